@@ -255,9 +255,8 @@ def _lines(report: JobReport, job: _Job, took_ms: int) -> Iterator[str]:
 
 def _may_pass(error: Exception) -> bool:
     is_full = isinstance(error, OSError) and error.errno in _DISK_FULL
-    origin = (
-        error.__context__ if isinstance(error, ConvertedError) else error
-    )  # a client's error, under a condition's name
+    # A client's error, under a condition's name.
+    origin = error.__context__ if isinstance(error, ConvertedError) else error
     return is_full or (isinstance(origin, DescribedError) and origin.retriable)
 
 

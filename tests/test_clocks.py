@@ -48,6 +48,7 @@ LOOKS = {
         "spark_mq/broker_server/duties.py Duties._check_transactions",
         "spark_mq/broker_server/duties.py Duties._clean_mappings",
         "spark_mq/broker_server/duties.py Duties._deliver",
+        "spark_mq/broker_server/duties.py Duties._escape",
         "spark_mq/broker_server/duties.py Duties._expire",
         "spark_mq/broker_server/duties.py Duties._tick",
     ),

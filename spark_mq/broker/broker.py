@@ -441,9 +441,8 @@ class Broker:
         """Groups' offsets onto the disk, if any has changed. Raises OSError, StateFileError."""
         store, parts = self.parts.store.service.store, self.parts
         with self._saving:
-            with (
-                parts.clients.lock
-            ):  # not within the tables': a heartbeat that makes its group's entry takes theirs within this one
+            # Not within the tables': a heartbeat that makes its group's entry takes theirs within this one.
+            with parts.clients.lock:
                 if not parts.offsets.take_change():
                     return
                 known = parts.offsets.table()

@@ -142,9 +142,8 @@ class HeldPulls:
             return []
         codes = None
         if tags_codes is not None and any(pull.tags_codes is not None for pull in waiting):
-            codes = frozenset(
-                np.unique(tags_codes.astype(np.int32)).tolist()
-            )  # of a batch they are many, and few different
+            # Of a batch they are many, and few different.
+            codes = frozenset(np.unique(tags_codes.astype(np.int32)).tolist())
         woken: list[HeldPull] = []
         kept: list[HeldPull] = []
         for pull in waiting:

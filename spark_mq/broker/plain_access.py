@@ -115,8 +115,11 @@ class PlainAccess:
 
     def version(self) -> DataVersion:
         """That of conf/plain_acl.yml."""
-        found = self._seen.documents.get(self._default, _EMPTY)["dataVersion"]
-        return DataVersion(found[0].get("counter", 0), found[0].get("timestamp", 0)) if found else DataVersion()
+        return _version(self._seen.documents.get(self._default, _EMPTY))
+
+    def versions(self) -> dict[str, DataVersion]:
+        """Those of all files, by path."""
+        return {path: _version(document) for path, document in self._seen.documents.items()}
 
     # Changes. Each stands in its file before it holds.
 
@@ -229,10 +232,11 @@ class PlainAccessHandlers:
         return request.answer()
 
     def version(self, request: Request) -> RemotingCommand:
-        """52."""
+        """52. Tools from 4.9.3 on fail without the versions of all files, which brokers of 5.x leave out."""
         store = self._store
         header = AclVersionAnswer(
-            version=json.dumps(self._plain.version().to_document(), separators=(",", ":")),
+            version=_text(self._plain.version().to_document()),
+            all_acl_file_version=_text({path: found.to_document() for path, found in self._plain.versions().items()}),
             broker_name=store.broker_name,
             broker_address=store.address,
             cluster_name=store.service.settings.cluster,
@@ -247,6 +251,15 @@ class PlainAccessHandlers:
             if not self._plain.put_white_addresses(addresses, header.acl_file_full_path, request.now_ms):
                 raise ValueError(f"The globalWhiteAddresses[{header.global_white_addrs}] has been updated failed.")
         return request.answer()
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _version(document: Document) -> DataVersion:
+    found = document["dataVersion"]
+    return DataVersion(found[0].get("counter", 0), found[0].get("timestamp", 0)) if found else DataVersion()
 
 
 @contextmanager

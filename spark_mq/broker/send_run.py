@@ -94,9 +94,8 @@ class SendRun(NamedTuple):
         """
         added = {self._added(kind, plan) for kind, plan in zip(self.kinds, plans, strict=True)}
         (suffix,) = added if len(added) == 1 else (None,)
-        if (
-            suffix is None or len({_numbers(plan.message) for plan in plans}) > 1
-        ):  # as of topics with and without MULTI_TAG
+        # Numbers differ where topics with and without MULTI_TAG meet.
+        if suffix is None or len({_numbers(plan.message) for plan in plans}) > 1:
             return None
         count, message = len(self.properties), plans[0].message
         hosts = np.frombuffer(host * count, f"V{len(host)}")

@@ -1,7 +1,7 @@
 """Periodic duties of a broker, each in its own thread: the same code as the jobs, on the open store.
 
 Java: ScheduleMessageService, TimerMessageStore, TransactionalMessageCheckService, DefaultMessageStore.addScheduleTask,
-TopicQueueMappingCleanService.
+TopicQueueMappingCleanService, EscapeBridge.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from spark_mq.broker.broker import Broker
+from spark_mq.broker_server.escape_bridge import Escapes
 from spark_mq.broker_server.static_topics import CLEAN_MS
 from storage.delay.schedule import deliver_due
 from storage.delay.timer_store import deliver_timed
@@ -40,20 +41,21 @@ class Duties:
         *,
         check_interval_ms: int,
         clean_interval_ms: int,
-        is_slave: bool = False,
         relieve: Callable[[], None] | None = None,
         clean_mappings: Callable[[int], None] | None = None,
+        escapes: Escapes | None = None,
         clock: Callable[[], int] = current_time_ms,
     ) -> None:
         """`relieve` refuses requests that wait behind a put that holds the log for too long. `clean_mappings` cleans static
-        topics.
+        topics. `escapes` puts what a slave in its master's place has due into other masters' logs; it is closed with this.
         """
+        self._escapes = escapes
         self._service = service
         self._broker = broker
         self._clock = clock
         self._ending = threading.Event()
         turns = {"tick": (TICK_MS, self._tick), "retention": (clean_interval_ms, self._expire)}
-        if not is_slave:  # what these put, a slave gets from its master
+        if not broker.parts.store.is_slave:  # what these put, a slave gets from its master
             turns["delay levels"] = (LEVELS_MS, self._deliver_levels)
             turns["transaction check"] = (check_interval_ms, self._check_transactions)
             if service.config.timer.timer_wheel_enable:
@@ -62,6 +64,11 @@ class Duties:
                 turns["static topics"] = (CLEAN_MS, partial(self._clean_mappings, clean_mappings))
             if relieve is not None:
                 turns["fast failure"] = (RELIEF_MS, relieve)
+        elif escapes is not None:
+            turns["delay levels"] = (LEVELS_MS, partial(self._escape, escapes.deliver_levels))
+            turns["transaction check"] = (check_interval_ms, partial(self._escape, escapes.send_halves))
+            if service.config.timer.timer_wheel_enable:
+                turns["timer"] = (TIMER_MS, partial(self._escape, escapes.deliver_timed))
         self._threads = [
             threading.Thread(target=partial(self._work, name, interval_ms / 1_000, turn), name=name, daemon=True)
             for name, (interval_ms, turn) in turns.items()
@@ -75,9 +82,13 @@ class Duties:
     def close(self) -> None:
         """Ends when what runs is done."""
         self._ending.set()
+        if self._escapes is not None:
+            self._escapes.end_soon()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
+        if self._escapes is not None:
+            self._escapes.close()
 
     def _work(self, name: str, interval_s: float, turn: Callable[[], None]) -> None:
         logged: str | None = None
@@ -119,6 +130,9 @@ class Duties:
         for topic, found in counts.topics.items():
             self._service.times.add(took_ms // counts.broker_put_nums, found.messages)
             self._broker.parts.traffic.puts.put(topic, NO_QUEUE, found.messages, found.size_bytes, found.messages)
+
+    def _escape(self, turn: Callable[[int], None]) -> None:
+        turn(self._clock())
 
     def _check_transactions(self) -> None:
         self._broker.check_transactions(self._clock())

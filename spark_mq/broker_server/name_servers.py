@@ -18,6 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from spark_mq.broker.broker import BrokerParts
@@ -56,7 +57,8 @@ from storage.format.table_entries import TopicConfig
 from storage.names import MASTER_ID, RETRY_PREFIX
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
-from storage.tables.masters import KEPT_BY_SLAVES
+from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, read_timer_checkpoint
+from storage.tables.masters import KEPT_BY_SLAVES, kept_timer
 from storage.tables.topics import PERM_READ, PERM_WRITE
 
 # A name server that has not taken the last registration is tried again after 1, 2, 4, 8 s, then each 10 s: it may start later than the
@@ -293,8 +295,8 @@ class Registration:
 #
 # What stands in is the slave with the lowest id: name servers show it as 0, its topics as read-only (`supportActingMaster`). It serves
 # pulls and keeps offsets, as every slave; a master that comes back takes those over before name servers hear of it.
-# What waits (delay levels, the timer, checks of transactions) waits until the master is back, as in Java with enableRemoteEscape=false.
-# Departure: with true Java's acting master puts it into another broker's log (EscapeBridge).
+# What waits (delay levels, the timer, checks of transactions) waits until the master is back. With enableRemoteEscape the slave puts it
+# into the logs of other masters (`escape_bridge.py`), and a master that comes back takes over how far it got.
 
 
 GROUP_PERIOD_S = 1.0
@@ -419,14 +421,26 @@ class _StandIn(Master):
 
 
 def take_back(
-    service: PutService, client: ClientSettings, slaves: list[str], copied: Callable[[str], None] = lambda name: None
+    service: PutService,
+    client: ClientSettings,
+    slaves: list[str],
+    copied: Callable[[str], None] = lambda name: None,
+    *,
+    takes_timer: bool = False,
 ) -> None:
     """Take over the offsets that consumers sent to slaves while the master was gone; the greater one wins. Skips slaves that are away.
 
-    Java: BrokerPreOnlineService.syncMetadataReverse, which takes all or nothing, by versions.
+    With `takes_timer` also how far a slave's timer has delivered to other brokers: this one then starts anew, without these messages.
+    Java: BrokerPreOnlineService.syncMetadataReverse, which takes all or nothing, by versions, and the timer's time alone: it loses
+    messages that were due and that the slave did not have.
     """
+    copies = dict(KEPT_BY_SLAVES)
+    if takes_timer:
+        store = service.store
+        checkpoint = read_timer_checkpoint(store.writer.file_system, store.root)
+        copies[TIMER_CHECKPOINT_FILE] = partial(kept_timer, checkpoint)
     for address in slaves:
-        StateCopies(service, _StandIn(client, address), copied=copied, copies=KEPT_BY_SLAVES).copy()
+        StateCopies(service, _StandIn(client, address), copied=copied, copies=copies).copy()
 
 
 # The queues of topics at all brokers, from a name server, cached for a while. A broker divides them among a group's clients.

@@ -143,9 +143,8 @@ def opened_service(
     except BaseException:
         store.close()
         raise
-    if (
-        mode is not None and mode.role.is_master
-    ):  # a master alone in sync shows all its messages before the first request
+    # A master alone in sync shows all its messages before the first request.
+    if mode is not None and mode.role.is_master:
         wait_for(service.acks, mode.role.term.members, mode.role.own_id)
         service.confirm_turn()
     return service

@@ -42,6 +42,7 @@ from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.controllers import Position, SyncKeeper
 from spark_mq.broker_server.duties import Duties
+from spark_mq.broker_server.escape_bridge import EscapeBridge, Escapes
 from spark_mq.broker_server.name_servers import (
     Group,
     Member,
@@ -152,13 +153,25 @@ class RunningBroker:
             )
         self._others = OtherBrokers(configuration.client, configuration.process.forward_timeout_ms)
         process = configuration.process
+        self._stands_in = False
+        self.group: MemberGroup | None = None
+        """The group of brokers, if slaves may stand in for a missing master."""
+        escapes = None
+        replication = configuration.store.replication
+        if configuration.client is not None and mode is None and replication.enable_slave_acting_master:
+            parts = self.broker.parts
+            own = Member(service.settings.cluster, parts.store.broker_name, process.broker_id, parts.store.address)
+            self.group = MemberGroup(own, configuration.client, self._on_group)
+            if is_slave and replication.enable_remote_escape:
+                bridges = partial(EscapeBridge, own, configuration.client, lambda: self._stands_in)
+                escapes = Escapes(service, bridges)
         self._duties = Duties(
             service,
             self.broker,
             check_interval_ms=process.check_interval_ms,
             clean_interval_ms=process.clean_interval_ms,
-            is_slave=is_slave,
             clean_mappings=MappingCleaning(self.broker.parts, self._others).turn,
+            escapes=escapes,
             relieve=partial(relieve, service, self._pools[Pool.SEND]) if configuration.process.fails_fast else None,
         )
         self._batches = (
@@ -192,17 +205,6 @@ class RunningBroker:
             epoch=0 if mode is None else mode.role.term.epoch,
             on_master=None if known is None else known.tell,
         )
-        self.group: MemberGroup | None = None
-        """The group of brokers, if slaves may stand in for a missing master."""
-        if (
-            configuration.client is not None
-            and mode is None
-            and configuration.store.replication.enable_slave_acting_master
-        ):
-            parts = self.broker.parts
-            own = Member(service.settings.cluster, parts.store.broker_name, process.broker_id, parts.store.address)
-            self.group = MemberGroup(own, configuration.client, self._on_group)
-        self._stands_in = False
         self._timer: asyncio.TimerHandle | None = None
         self.address = ("", 0)
         """The listen address."""
@@ -260,7 +262,8 @@ class RunningBroker:
         assert self._configuration.client is not None
         found = self.group.ask()
         slaves = [] if found is None else found.slaves_of(self.group.own)
-        take_back(self._service, self._configuration.client, slaves, self.broker.on_table_copied)
+        escapes = self._configuration.store.replication.enable_remote_escape
+        take_back(self._service, self._configuration.client, slaves, self.broker.on_table_copied, takes_timer=escapes)
 
     def _on_group(self, group: Group) -> None:
         process = self._configuration.process

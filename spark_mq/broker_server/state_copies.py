@@ -484,9 +484,8 @@ class StateCopies:
         service, end = self._service, self._service.log_end
         if (answer := self._master.state(name)) is None:
             return
-        if (
-            name == TOPICS_FILE
-        ):  # the mappings first, as everywhere: else a static topic were an ordinary one after a crash
+        # The mappings first, as everywhere: else a static topic were an ordinary one after a crash.
+        if name == TOPICS_FILE:
             self._store(MAPPINGS_FILE, answer)
         self._store(name, answer)
         if name == TOPICS_FILE:

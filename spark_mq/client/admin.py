@@ -448,9 +448,8 @@ class AsyncAdmin(QueueCalls):
         )
         request = make_call(code, query)
         fields = {**(request.ext_fields or {}), UNIQUE_KEY_QUERY: str(is_unique).lower()}
-        request = request._replace(
-            ext_fields=fields, version=ProtocolVersion.V4_9_3
-        )  # whose signature all brokers check alike
+        # All brokers check the signature of this version's requests alike.
+        request = request._replace(ext_fields=fields, version=ProtocolVersion.V4_9_3)
         route = await self._instance.route(topic)
         accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         answers = await self._ask_all(

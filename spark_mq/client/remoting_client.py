@@ -241,9 +241,8 @@ class RemotingClient:
         sock = await self._connected_socket(address, end)
 
         def made() -> Transport:
-            silent_ms = (
-                self._settings.request_timeout_ms // 2
-            )  # half: a request often gets what earlier tries have left
+            # Half: a request often gets what earlier tries have left.
+            silent_ms = self._settings.request_timeout_ms // 2
             idle_ms = self._settings.max_idle_ms
             explain = None if self._tls_context is not None else lambda: self._probe(address)
             return Transport(address, self, silent_ms=silent_ms, max_idle_ms=idle_ms, explain=explain)

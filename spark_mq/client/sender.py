@@ -279,9 +279,8 @@ class Sender:
         if sending.mode is SendMode.ONEWAY:
             self._keep(self._send_oneway(sending, address, command, context))
             return
-        left = (
-            sending.deadline - self._loop.time()
-        )  # not since `started_at`: looking for the address may have taken long
+        # Not from `started_at`: looking for the address may have taken long.
+        left = sending.deadline - self._loop.time()
         left_ms = max(ceil(left * 1000), 1)  # up, so that no moment is left for a try that is in vain
         most_ms = self._settings.max_try_timeout_ms
         if most_ms is not None and sending.tries_left:

@@ -97,9 +97,8 @@ class TlsSettings:
             if self.ca_file is not None:
                 context.load_verify_locations(self.ca_file)
             if self.cert_file is not None:
-                context.load_cert_chain(
-                    self.cert_file, self.key_file, self.key_password or ""
-                )  # None would ask a terminal
+                # None as password would ask a terminal.
+                context.load_cert_chain(self.cert_file, self.key_file, self.key_password or "")
         except (OSError, ssl.SSLError) as error:
             named = self.ca_file if self.cert_file is None else self.cert_file
             raise TlsError(str(named), f"the certificate or key cannot be read: {error}") from None

@@ -207,9 +207,8 @@ class Election:
             self._next_vote_ms += state.settings.max_vote_ms
         elif accepted >= quorum and voted_for_itself and state.led_term != state.term:
             self._lead(now_ms)
-        elif (
-            accepted >= quorum
-        ):  # it has led this term, or voted for another, so that a restart would not know that it has
+        # It has led this term, or voted for another, so that a restart would not know that it has.
+        elif accepted >= quorum:
             self._next, self._next_vote_ms = _Next.NEXT_TERM, now_ms
         elif may_accept >= quorum:
             self._next_vote_ms = now_ms + REVOTE_MS

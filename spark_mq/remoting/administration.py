@@ -156,6 +156,8 @@ class AclVersionAnswer(Header):
     """The version of ACL 1.0's first file, as JSON."""
 
     version: str
+    all_acl_file_version: str | None = None
+    """Those of all its files, by path, as JSON. Brokers of 4.9.3 and later 4.9 send it; all later tools expect it."""
     broker_name: str
     broker_address: str = wire("brokerAddr")
     cluster_name: str

@@ -142,9 +142,8 @@ def read_header(header_class: type[H], command: RemotingCommand) -> H:
     defaults = _defaults(header_class)
     if defaults is None:
         return header_class(**values)
-    header = object.__new__(
-        header_class
-    )  # a header has no rules of its own, and its constructor sets each field by a call
+    # A header has no rules of its own, and its constructor sets each field by a call.
+    header = object.__new__(header_class)
     header.__dict__.update(defaults)
     header.__dict__.update(values)
     return header

@@ -264,9 +264,8 @@ class Channel(asyncio.BufferedProtocol):
         """All of it begins, or is refused as too much; where it could be anything else, each of it is received by itself."""
         peer, processor = self.peer, self._processors.find(run.like.code)
         is_plain = processor is not None and processor.answer_run is not None and not processor.rejects()
-        is_plain = (
-            is_plain and run.size_bytes <= self._shared.settings.requests_bytes_most
-        )  # else it would never be taken
+        # A larger run would never be taken.
+        is_plain = is_plain and run.size_bytes <= self._shared.settings.requests_bytes_most
         if processor is None or not is_plain or not peer.is_open or self._shared.is_going_away:
             self._read.extendleft(reversed(run.commands()))
             return

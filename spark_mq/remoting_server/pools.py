@@ -245,9 +245,8 @@ class RequestPool:
 
     def _wake_a_thread(self) -> None:
         self._may_take.put(None)
-        if (
-            len(self._threads) < self.settings.thread_count and not self._is_start_refused
-        ):  # as Java's pools of a fixed size
+        # As Java's pools of a fixed size.
+        if len(self._threads) < self.settings.thread_count and not self._is_start_refused:
             self._start_a_thread()
 
     def _start_a_thread(self) -> None:

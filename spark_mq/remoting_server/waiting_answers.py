@@ -70,9 +70,8 @@ class WaitingAnswers:
             held.end()
             return False
         with self._lock:
-            if (
-                held.go_on is not None and held.deadline is None
-            ):  # else it has gone on meanwhile, or waits for something else
+            # It may have gone on meanwhile, or wait for something else.
+            if held.go_on is not None and held.deadline is None:
                 held.deadline = self._loop.time() + seconds
                 self._held.add(held)
         self._outbox.put(self._look_soon)

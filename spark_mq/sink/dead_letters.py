@@ -108,9 +108,8 @@ class RejectedRows:
         if self._file is None:
             return
         if self._writer is not None:
-            with suppress(
-                OSError, pa.ArrowException
-            ):  # it writes the file's end, which a full disk does not take either
+            # Closing writes the file's end, which a full disk does not take either.
+            with suppress(OSError, pa.ArrowException):
                 self._writer.close()
             self._writer = None
         with suppress(FileNotFoundError):

@@ -120,9 +120,8 @@ def announcement_of(record: Message, sink_id: str) -> Done | None:
         done = decode_done(record.plain_body)
     except (ValueError, CorruptMessageError):
         return None
-    is_announced = (
-        done.batch.sink_id == sink_id and bool(done.spans) and done.rows > 0
-    )  # no sink announces an empty batch
+    # No sink announces an empty batch.
+    is_announced = done.batch.sink_id == sink_id and bool(done.spans) and done.rows > 0
     return done if is_announced else None
 
 

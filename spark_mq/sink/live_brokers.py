@@ -151,9 +151,8 @@ class BrokerQuestions:
         (answer,) = self.ask(connection, make_call(RequestCode.GET_PRODUCER_CONNECTION_LIST, header))
         if answer.code == ResponseCode.SYSTEM_ERROR and "not exist" in (answer.command.remark or ""):
             return False
-        return bool(
-            answer.body(ProducerConnection).connections
-        )  # brokers up to 4.9 keep a group whose last connection has ended
+        # Brokers up to 4.9 keep a group whose last connection has ended.
+        return bool(answer.body(ProducerConnection).connections)
 
     def ask(self, connection: BlockingConnection[int], *requests: RemotingCommand) -> list[Answered]:
         """The answers, whatever they say."""

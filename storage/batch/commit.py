@@ -292,9 +292,8 @@ def abort_batch(file_system: LocalFileSystem, root: str, segments: Sequence[Stag
 def _redo(writer: StoreWriter, intent: Intent) -> None:
     # A killed process may have decided it without a sync; a power loss could then leave rows in the log and no intent.
     writer.file_system.sync(intent_directory(writer.root))
-    if (
-        writer.log_end < intent.lower_bound
-    ):  # a power loss removed the log's end; the batch starts anew before its bound
+    # A power loss removed the log's end; the batch starts anew before its bound.
+    if writer.log_end < intent.lower_bound:
         intent = intent._replace(lower_bound=writer.log_end)
         save_intent(writer.file_system, writer.root, intent)
     with ExitStack() as resources:

@@ -285,10 +285,8 @@ class SegmentWriter:
         refuse_links(self._file_system, self._root)
         if self._file_system.exists(self._full_path):
             raise FileExistsError(f"{self._full_path} is another attempt's")
-        for directory in (
-            self._directory.rpartition("/")[0],
-            self._directory,
-        ):  # maybe made by a killed process
+        # A killed process may have made it.
+        for directory in (self._directory.rpartition("/")[0], self._directory):
             self._file_system.make_directories(directory)
         if not self._pool.take(self.path, is_short=is_short):
             self._file_system.create_file(self._full_path, 0)

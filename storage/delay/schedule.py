@@ -370,6 +370,49 @@ def read_plan(store: MessageStore, now_ms: int, *, max_messages: int | None = No
     return _Delivery(store, offsets, now_ms).plan(max_messages)
 
 
+# For another broker's log: a slave that stands in for its master puts nothing into its own. Java: EscapeBridge.
+
+
+class LevelRound(NamedTuple):
+    """Due messages of one level, to be put elsewhere."""
+
+    level: int
+    messages: InnerMessages
+    """As `deliver_due` would put them."""
+    next_offsets: np.ndarray
+    """int64: the level's offset once a row and all rows before it are there."""
+    end: int
+    """The level's offset once all are; behind rows that are not delivered."""
+
+
+def due_rounds(store: MessageStore, now_ms: int, max_messages: int) -> list[LevelRound]:
+    """The first due messages of each level, at most `max_messages` of a level. Changes nothing; `store` is open for writing.
+
+    Raises StateFileError, OSError.
+    """
+    delivery = _Delivery(store, store.state(DELAYS_FILE, DelayOffsets.load) or DelayOffsets(), now_ms)
+    firsts = [
+        DueRange(plan.level, plan.start, min(plan.end, plan.start + max_messages))
+        for plan in delivery.plan(None).levels
+        if plan.start < plan.end
+    ]
+    rounds = []
+    for range_, part in delivery.slices(firsts):
+        due = due_messages(part.records)
+        end = int(part.queue_offsets[-1]) + 1 if len(part.queue_offsets) else range_.end
+        rounds.append(LevelRound(range_.level, due.messages, part.queue_offsets[due.rows] + 1, end))
+    return rounds
+
+
+def save_level(store: MessageStore, level: int, offset: int, now_ms: int) -> None:
+    """The level is delivered up to this offset, by another broker; an offset never goes back. Raises StateFileError, OSError."""
+    with store.tables_lock:  # what a master sends is stored in the same file
+        table = store.state(DELAYS_FILE, DelayOffsets.load) or DelayOffsets()
+        changed = table.with_offsets({level: max(offset, table.get(level) or 0)}, now_ms=now_ms)
+        if changed is not table:
+            store.save_state(DELAYS_FILE, changed.to_text())
+
+
 @dataclass(slots=True)
 class _Delivery:
     """One run of `deliver_due`."""
@@ -431,7 +474,7 @@ class _Delivery:
 
     def _deliver(self, ranges: Sequence[DueRange]) -> None:
         """Put a round's messages, sync them, save the progress."""
-        for range_, part in self._slices(ranges):
+        for range_, part in self.slices(ranges):
             due = due_messages(part.records)
             self._note(range_.level, part, due)
             if not len(due.rows):
@@ -452,7 +495,7 @@ class _Delivery:
         times = self._deliver_times(due.level, due.start, due.end)
         return correct_deliver_times(times, self.now_ms, delays_ms[min(due.level, len(delays_ms)) - 1])
 
-    def _slices(self, ranges: Sequence[DueRange]) -> Iterator[tuple[DueRange, QueueSlice]]:
+    def slices(self, ranges: Sequence[DueRange]) -> Iterator[tuple[DueRange, QueueSlice]]:
         log_end = self.store.writer.log_end
         for range_ in ranges:
             queue = self.store.queues.get(SCHEDULE_TOPIC, range_.level - 1)
@@ -463,7 +506,7 @@ class _Delivery:
     def _progress_in_log(self, mark: DeliveryMark) -> dict[int, int]:
         """Level → the offset after the round's last message that is in the log after the mark; expired ones are skipped."""
         levels, offsets, expected = [], [], []
-        for range_, part in self._slices([one for range_ in mark.ranges if (one := self._what_is_left(range_))]):
+        for range_, part in self.slices([one for range_ in mark.ranges if (one := self._what_is_left(range_))]):
             due = due_messages(part.records)
             levels += [range_.level] * len(due.rows)
             offsets += part.queue_offsets[due.rows].tolist()

@@ -13,6 +13,9 @@ the sync of the checkpoint. After a crash before it, entered units are found in 
 neither is repeated (`timer_records.py`), whichever process was killed. A broker that opens the store after such a crash
 delivers the group again, at most PUT_ROWS messages or one slot.
 
+A slave that stands in for its master delivers to other brokers (`deliver_timed` with `put`). A message that would be rolled enters the
+wheel again there, with a new unit for the same record: the own log takes nothing. Java sends it to another broker's timer.
+
 Departures. Every message gets a unit in the log, also one that is due already (Java delivers that at once, and again after its next
 start): it enters the first slot that has not been delivered. So a late deletion still finds its message, if no
 delivery was in between. A record at which Java's timer stops forever is reported and skipped; its unit goes into a past slot,
@@ -22,7 +25,8 @@ so that a broker, too, continues after it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -131,9 +135,14 @@ _SCAN_WASTE = 8
 _Found = list[tuple[np.ndarray, np.ndarray]]
 
 
-def deliver_timed(store: MessageStore, now_ms: int) -> TimerReport:
+Put = Callable[[InnerMessages], bool]
+"""Puts messages elsewhere; False = not all are there. Then the same ones come again."""
+
+
+def deliver_timed(store: MessageStore, now_ms: int, put: Put | None = None) -> TimerReport:
     """Deliver what the timer has due at `now_ms`; `store` is open for writing.
 
+    With `put` messages go there, not into this store's log; the run ends at the first slots that it does not take completely.
     Does nothing if no message ever had a delivery time, or timerWheelEnable is false (as a broker). Raises StoreRefusedError
     for timer files that do not fit the configuration, StoreNotWritableError, OSError.
     """
@@ -142,20 +151,27 @@ def deliver_timed(store: MessageStore, now_ms: int) -> TimerReport:
     has_queue = store.max_offset(TIMER_TOPIC, 0) > 0
     if not timer.timer_wheel_enable or not (has_queue or files.exists(f"{store.root}/timerwheel")):
         return NOTHING_TIMED
-    run = _TimerRun(store, recover_timer(store, files), now_ms)
+    run = _TimerRun(store, recover_timer(store, files), now_ms, put)
     try:
-        run.catch_up()
+        with suppress(_NotPutError):
+            run.catch_up()
         run.finish()
         return run.report()
     finally:
         run.log.close()
 
 
+class _NotPutError(Exception):
+    """`Put` has not taken all messages of a group."""
+
+
 class _TimerRun:
     """The timer between its opening and its last checkpoint."""
 
-    def __init__(self, store: MessageStore, found: RecoveredTimer, now_ms: int) -> None:
+    def __init__(self, store: MessageStore, found: RecoveredTimer, now_ms: int, put: Put | None = None) -> None:
         self.log = found.log
+        self._put_elsewhere = put
+        self._rolling: list[TimerRecords] = []
         self._store = store
         self._files = store.writer.file_system
         self._wheel = found.wheel
@@ -257,24 +273,26 @@ class _TimerRun:
         is_put = self._put_before.take(timed.names, timed.out_ms, np.full(len(timed.records), NEVER_ENTERED))
         self._counts["found_delivered"] += int(is_put.sum())
         enters = timed.is_sound & ~is_put
-        time = WheelTime(self._now_tick, self._read_tick, self._precision_ms, self._window)
-        units, ticks = plan_units(timed, enters, time)
-        positions = self.log.places(len(units))
-        changes = unit_changes(units["magic"])
-        units["previous_position"] = self._wheel.enter(ticks, positions, changes)
-        self.log.append(positions, units)
+        self._enter_units(timed, enters, self._read_tick)
         self._counts["entered"] += int(enters.sum())
-        self._count_topics(timed.topics, np.where(enters, changes, 0))
 
     def _are_entered(self, places: np.ndarray, out_ms: np.ndarray) -> np.ndarray:
         """Which messages have units that the timer's queue offset does not cover yet."""
+        newest, found = self._newest_entered(places)
+        return found & are_of(newest, out_ms) if len(newest) else found
+
+    def _newest_entered(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The newest unit of each record among those that the checkpoint does not cover yet, and which records have one.
+
+        Where there are none at all the first is empty.
+        """
         units = self._entered_before
         if not len(units):
-            return np.zeros(len(places), bool)
+            return units, np.zeros(len(places), bool)
         order = np.argsort(units["commitlog_offset"], kind="stable")
         found = np.searchsorted(units["commitlog_offset"][order].astype(np.int64), places, side="right") - 1
         newest = units[order[np.maximum(found, 0)]]
-        return (found >= 0) & (newest["commitlog_offset"] == places) & are_of(newest, out_ms)
+        return newest, (found >= 0) & (newest["commitlog_offset"] == places)
 
     # Delivering
 
@@ -286,13 +304,20 @@ class _TimerRun:
         end_tick = self._first_rolled_due(due, end_tick)
         for group in due.before(end_tick).groups():
             self._break_seal()
-            self._deliver_group(group)
-            self._read_up_to(int(group.ticks[-1]) + 1)
+            before = self._counts.copy(), self._waiting.copy()
+            try:
+                self._deliver_group(group)
+            except _NotPutError:
+                self._rolling = []
+                self._counts, self._waiting = before  # the whole group comes again
+                raise
+            tick = int(group.ticks[-1]) + 1
+            self._read_up_to(tick, **self._roll_on(tick))
         self._read_up_to(end_tick)
 
-    def _read_up_to(self, tick: int) -> None:
+    def _read_up_to(self, tick: int, **place: int) -> None:
         self._read_tick = tick
-        self._save(last_read_time_ms=tick * self._precision_ms)
+        self._save(last_read_time_ms=tick * self._precision_ms, **place)
         reach("timer-delivered")
 
     def _first_rolled_due(self, due: DueUnits, end_tick: int) -> int:
@@ -354,7 +379,12 @@ class _TimerRun:
             self._count_topics(timed.topics, np.where(leaves, -unit_changes(units["magic"]), spent))
             is_put = self._put_before.take(timed.names, timed.out_ms, entered_ms) & leaves
             self._counts["found_delivered"] += int(is_put.sum())
-            put = np.flatnonzero(leaves & timed.is_sound & fits & ~is_put)
+            leaves &= timed.is_sound & fits & ~is_put
+            if self._put_elsewhere is not None:
+                stays = rolled & leaves & ~self._are_rolled_on(units)
+                self._rolling.append(timed.take(stays))
+                leaves &= ~rolled
+            put = np.flatnonzero(leaves)
             if len(put):
                 found.append((due.take(put), numbers[put], timed.out_ms[put]))
         if found:
@@ -364,7 +394,40 @@ class _TimerRun:
             messages = concat_messages([messages for messages, _, _ in found]).take(order)
             self._put(messages, out_ms, group.is_rolled[rows[order]])
 
+    def _are_rolled_on(self, units: np.ndarray) -> np.ndarray:
+        """Which rolled units have a newer one of the same record: `_roll_on` was killed before the checkpoint."""
+        newest, found = self._newest_entered(units["commitlog_offset"].astype(np.int64))
+        return found & (newest["write_time_ms"] > units["write_time_ms"]) if len(newest) else found
+
+    def _roll_on(self, tick: int) -> dict[str, int]:
+        """Let messages wait on in slots from `tick` on, without copies at the queue's end; returns what the checkpoint must say."""
+        rolling, self._rolling = self._rolling, []
+        for timed in rolling:
+            if len(timed.records):
+                self._enter_units(timed, np.ones(len(timed.records), bool), tick)
+                self._counts["rolled"] += len(timed.records)
+        if not any(len(timed.records) for timed in rolling):
+            return {}
+        self.log.sync()
+        self._wheel.save()
+        return {"log_position": self.log.end}
+
+    def _enter_units(self, timed: TimerRecords, enters: np.ndarray, read_tick: int) -> None:
+        """Units into log and wheel, in slots from `read_tick` on; those that do not enter into a past one."""
+        units, ticks = plan_units(timed, enters, WheelTime(self._now_tick, read_tick, self._precision_ms, self._window))
+        positions = self.log.places(len(units))
+        changes = unit_changes(units["magic"])
+        units["previous_position"] = self._wheel.enter(ticks, positions, changes)
+        self.log.append(positions, units)
+        self._count_topics(timed.topics, np.where(enters, changes, 0))
+
     def _put(self, messages: InnerMessages, out_ms: np.ndarray, is_rolled: np.ndarray) -> None:
+        if self._put_elsewhere is not None:
+            if not self._put_elsewhere(messages):
+                raise _NotPutError
+            self._counts["delivered"] += messages.row_count
+            self._lateness.append(np.maximum(self._now_ms - out_ms, 0))
+            return
         results = self._store.put_inner(messages)
         reach("timer-put")
         self._store.flush()

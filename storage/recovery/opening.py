@@ -104,9 +104,8 @@ def open_for_writing(
     root, config, file_system = parts.root, parts.config, parts.file_system
     log, queues, index = parts.log, parts.queues, parts.index
     refuse_links(file_system, root)
-    if file_system.exists(
-        f"{root}/config"
-    ):  # a process that renamed a table may have been killed, or have failed, before it synced that
+    # A process that renamed a table may have been killed, or have failed, before it synced that.
+    if file_system.exists(f"{root}/config"):
         file_system.sync(f"{root}/config")
     hint = load_hint(file_system, root)
     if hint is not None and not log.has_gaps and holds(hint, file_system, root, log, index):
@@ -145,9 +144,8 @@ def open_for_writing(
     reach("abort-set")
     write_again(file_system, root)
     lowered: tuple[LoweredOffset, ...] = ()
-    if (
-        finishes and plan.damage is not None
-    ):  # nothing was counted behind a torn tail; a follower's tables are its master's
+    # Nothing was counted behind a torn tail; a follower's tables are its master's.
+    if finishes and plan.damage is not None:
         behind = records_behind(log, plan.log_end, plan.last_store_time_ms)
         lowered = lower_for_cut(root, file_system, behind, now_ms=parts.clock())
     with noting_failed_syncs(file_system, root, lambda: _recovered_paths(plan, log, queues, index)):

@@ -34,7 +34,14 @@ import pyarrow.compute as pc
 from storage.errors import NameIllegalError, PutRefusedError
 from storage.format.arrays import as_texts, bytes_and_offsets, empty_as_null
 from storage.format.properties import decode_property_maps
-from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Message, committed_flags, half_flags
+from storage.format.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    Message,
+    committed_flags,
+    half_flags,
+)
 from storage.format.record_batch import Records
 from storage.names import validate_group
 from storage.put_status import PutStatus
@@ -138,6 +145,27 @@ def half_message(
         queue_id=QUEUE_ID,
         sys_flag=half_flags(message.sys_flag),
         properties=properties,
+    )
+
+
+def sent_again(half: InnerMessage) -> InnerMessage:
+    """A waiting half as its producer sent it, for a broker that does not have it and makes it a half of its own.
+
+    It keeps the count of its checks. Raises PutRefusedError (MESSAGE_ILLEGAL) if it names no topic and queue.
+    Java: TransactionalMessageUtil.buildTransactionalMessageFromHalfMessage.
+    """
+    columns = (pa.array([half.properties.get(name)], pa.string()) for name in (REAL_TOPIC, REAL_QUEUE_ID))
+    topics, queue_ids = real_queues(*columns)
+    if queue_ids[0] < 0:
+        raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, f"a half message: {_BELONGS_NOWHERE}")
+    dropped = (FIRST_OFFSET, REAL_QUEUE_ID)
+    properties = {name: value for name, value in half.properties.items() if name not in dropped}
+    return replace(
+        half,
+        topic=topics[0].as_py(),
+        queue_id=int(queue_ids[0]),
+        sys_flag=half.sys_flag | TRANSACTION_PREPARED,
+        properties={**properties, PREPARED: "true"},
     )
 
 

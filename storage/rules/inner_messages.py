@@ -378,9 +378,8 @@ class EncodedMessage(NamedTuple):
 def read_back(raw: bytes, properties: Mapping[str, str]) -> Mapping[str, str]:
     """The properties that a reader of the property string finds: `properties`, unless one of them contains a separator."""
     count = len(properties)
-    is_regular = (
-        raw.count(b"\x01") == count == raw.count(b"\x02") and b"?" not in raw
-    )  # "?" may replace a character that UTF-8 cannot encode
+    # "?" may replace a character that UTF-8 cannot encode.
+    is_regular = raw.count(b"\x01") == count == raw.count(b"\x02") and b"?" not in raw
     if is_regular and b"\x01\x02" not in raw and b"\x02\x01" not in raw and not raw.startswith(b"\x01"):
         return properties
     return decode_properties(raw)

@@ -352,6 +352,8 @@ class ReplicationConfig:
     all_ack_in_sync_state_set: bool = setting("allAckInSyncStateSet", False)
     enable_auto_in_sync_replicas: bool = setting("enableAutoInSyncReplicas", False)
     enable_slave_acting_master: bool = setting("enableSlaveActingMaster", False)
+    enable_remote_escape: bool = setting("enableRemoteEscape", False)
+    """Whether a slave in its master's place puts what is due into the logs of other masters."""
     broker_not_active_timeout_millis: int = setting("brokerNotActiveTimeoutMillis", 10_000, unit="ms")
     slave_timeout: int = setting("slaveTimeout", 3_000, unit="ms")
     read_un_committed: bool = setting("readUnCommitted", False)

@@ -77,9 +77,8 @@ def with_names(table: TopicTable, names: BrokerNames, send: SendConfig, *, now_m
         return table
     wanted = [] if named_brokers(table) == [names.broker] else _of_broker(names.broker, send)
     clusters = _clusters_of(table)
-    if (
-        names.cluster not in clusters and len(clusters) < 2
-    ):  # with several, none was chosen, and the name is the default
+    # With several, none was chosen, and the name is the default.
+    if names.cluster not in clusters and len(clusters) < 2:
         wanted = _of_cluster(names.cluster, send) + wanted
     for topic in wanted:
         if topic.topic not in table.topics:

@@ -17,6 +17,7 @@ from storage.errors import StateFileError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
+from storage.format.delay import TimerCheckpoint
 from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE, ConsumerOffsets, SubscriptionGroupTable
 from storage.tables.delay_progress import (
     DELAYS_FILE,
@@ -169,6 +170,16 @@ def copied_timer(answer: str, own: str | None) -> str | None:
     """New text of followed_timer.json; None = unchanged, or the master's timer has not run. Raises StateFileError."""
     said = FollowedTimer.load(answer, _SOURCE)
     return None if said.read_time_ms <= 0 or answer == own else answer
+
+
+def kept_timer(checkpoint: TimerCheckpoint, answer: str, own: str | None) -> str | None:
+    """New text of followed_timer.json of a returning master with that checkpoint, if a slave's timer has delivered further.
+
+    None = unchanged. Raises StateFileError.
+    """
+    said = FollowedTimer.load(answer, _SOURCE)
+    known = -1 if own is None else FollowedTimer.load(own, None).read_time_ms
+    return answer if said.is_later(checkpoint) and said.read_time_ms > known else None
 
 
 def copied_request_modes(answer: str, own: str | None) -> str | None:

@@ -24,6 +24,7 @@ no room for one more count, which a broker tries to put back forever, is given u
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,6 +47,7 @@ from storage.rules.half_messages import (
     HALF_TOPIC,
     OP_TOPIC,
     QUEUE_ID,
+    EndedHalves,
     TransactionState,
     committed_messages,
     op_messages,
@@ -53,6 +55,7 @@ from storage.rules.half_messages import (
     put_back_unchecked,
     real_queue,
 )
+from storage.rules.inner_messages import InnerMessages
 from storage.store import MessageStore
 from storage.transaction.check_plan import Action, CheckRules, check_end, next_count, plan_checks, superseded
 from storage.transaction.discard import discard
@@ -60,6 +63,7 @@ from storage.transaction.half_queue import Halves, messages_of, read_halves
 from storage.transaction.outcomes import outcomes_of, read_ended
 from storage.transaction.progress import TransactionProgress, read_progress, save_counts, save_progress
 
+_LOG = logging.getLogger(__name__)
 Checker = Callable[[Message], TransactionState | str]
 """Returns the outcome of a transaction. It gets the half with the topic and queue that it was sent to, and with this check counted."""
 
@@ -290,12 +294,8 @@ class _Pass:
         They end before the first half that needs an answer; it and some later ones become `questions`.
         """
         behind = int(halves.queue_offsets[last]) if last < halves.row_count else pass_end
-        due, has_op, is_superseded = halves.take(np.arange(last)), has_op[:last].copy(), superseded(halves)[:last]
-        outcomes = outcomes_of(self._store, due.take(~has_op))
-        is_ended = has_op.copy()
-        is_ended[~has_op] = outcomes.is_ended
-        has_op[~has_op] = outcomes.has_op
-        actions = plan_checks(due, has_op, is_ended, is_superseded, self._now_ms, self._rules)
+        due = halves.take(np.arange(last))
+        actions = _actions(self._store, due, has_op[:last], superseded(halves)[:last], self._now_ms, self._rules)
         if (stop := self._first_unanswered(due, actions)) < last:
             behind, last = int(due.queue_offsets[stop]), stop
             due, actions = due.take(np.arange(last)), actions[:last]
@@ -390,6 +390,69 @@ class _Pass:
         self._counts.clear()
 
 
+def _actions(
+    store: MessageStore, due: Halves, has_op: np.ndarray, is_superseded: np.ndarray, now_ms: int, rules: CheckRules
+) -> np.ndarray:
+    """The Action for each half, with what the store knows of its end. `has_op`: an op message names it."""
+    has_op = has_op.copy()
+    outcomes = outcomes_of(store, due.take(~has_op))
+    is_ended = has_op.copy()
+    is_ended[~has_op] = outcomes.is_ended
+    has_op[~has_op] = outcomes.has_op
+    return plan_checks(due, has_op, is_ended, is_superseded, now_ms, rules)
+
+
 def _needs_answer(halves: Halves, actions: np.ndarray) -> np.ndarray:
     """Which halves the checker is called for: not one that does not say where to commit it."""
     return (actions == Action.ASK) & (halves.real_queue_ids >= 0)
+
+
+# For another broker: a slave that stands in for its master asks no producer, and puts nothing into its own log.
+
+
+class OpenHalves(NamedTuple):
+    """The first halves that wait for an end."""
+
+    messages: InnerMessages
+    """As they stand in the half topic."""
+    offsets: np.ndarray
+    """int64: the queue offset of each."""
+    end: int
+    """The half offset once all are elsewhere."""
+    ended: EndedHalves
+    op_end: int
+
+
+def open_halves(store: MessageStore, now_ms: int, rules: CheckRules, max_halves: int) -> OpenHalves:
+    """The first halves without an end, at most so many, up to the first that is too young to be checked. Changes nothing.
+
+    Halves that name no topic are passed over: no broker can commit them. Java: TransactionalMessageServiceImpl.check with
+    enableSlaveActingMaster, escapeMessage. Departures: Java takes those that are too young, too, whose producer may still end them
+    here; and those that a commit record ends. Raises StateFileError, OSError.
+    """
+    start, op_start = read_progress(store)
+    end, op_end = store.max_offset(HALF_TOPIC, QUEUE_ID), store.max_offset(OP_TOPIC, QUEUE_ID)
+    ended = read_ended(store, op_start, op_end)
+    end = min(end, start + PASS_HALVES)
+    halves = read_halves(store, start, end)
+    has_op = np.isin(halves.queue_offsets, ended.half_offsets)
+    last = check_end(halves, has_op, now_ms, rules)
+    due = halves.take(np.arange(last))
+    behind = int(halves.queue_offsets[last]) if last < halves.row_count else end
+    actions = _actions(store, due, has_op[:last], superseded(halves)[:last], now_ms, rules)
+    waits = (actions != Action.SKIP) & (actions != Action.END)
+    for offset in due.queue_offsets[waits & (due.real_queue_ids < 0)].tolist():
+        _LOG.warning("the half message at queue offset %d names no topic: it is passed over", offset)
+    rows = np.flatnonzero(waits & (due.real_queue_ids >= 0))
+    if len(rows) > max_halves:
+        behind, rows = int(due.queue_offsets[rows[max_halves]]), rows[:max_halves]
+    chosen = due.take(rows)
+    parts = [messages for _, messages in messages_of(store, chosen)]
+    messages = InnerMessages.concat(parts) if parts else InnerMessages.of([])
+    return OpenHalves(messages, chosen.queue_offsets, behind, ended, op_end)
+
+
+def save_open_halves(store: MessageStore, halves: OpenHalves, half_offset: int, now_ms: int) -> None:
+    """The halves before this offset are ended, or another broker has them. Raises StateFileError, OSError."""
+    progress = TransactionProgress(half_offset, halves.ended.done_before(halves.op_end, half_offset))
+    save_progress(store, progress, now_ms=now_ms)

@@ -275,7 +275,6 @@ def test_expired_log_files_go_at_any_hour_for_twenty_turns_after_an_operator_ask
             broker,
             check_interval_ms=DAY_MS,
             clean_interval_ms=1,
-            is_slave=True,
             clock=clock,
         )
         duties.start()
@@ -341,7 +340,6 @@ def test_settings_that_an_operator_changes_hold_at_once(tmp_path: Path, monkeypa
             broker,
             check_interval_ms=DAY_MS,
             clean_interval_ms=1,
-            is_slave=True,
             clock=clock,
         )
         duties.start()

@@ -71,6 +71,7 @@ def test_accounts_are_made_changed_and_dropped_and_hold_at_once(broker: Broker, 
     answer = operator.answer(52)
     version = json.loads((answer.ext_fields or {})["version"])
     assert (answer.code, version["counter"], (answer.ext_fields or {})["brokerName"]) == (0, 3, "b")
+    assert json.loads((answer.ext_fields or {})["allAclFileVersion"]) == {str(file): version}
     assert operator.ask(51, accessKey="annette") == (0, None)
     assert why_not(broker, send(), "192.168.0.1") == "No acl config for annette"
     assert "annette" not in file.read_text()

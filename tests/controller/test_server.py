@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -99,10 +100,13 @@ class Broker:
         request = make_request(code, fields)
         self.sock.sendall(b"".join(map(bytes, encode_frame(request))))
         reader = FrameReader()
-        while True:
-            found = reader.feed(self.sock.recv(1 << 16))
-            if found:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        what = f"the answer to request {code} of broker {self.broker_id}"
+        while data := self.sock.recv(1 << 16):
+            if found := reader.feed(data):
                 return found[0]
+            assert time.monotonic() < deadline, f"{LIMIT_SECONDS} s have passed, and not yet: {what}"
+        raise ConnectionResetError(f"the controller has hung up before {what}")
 
 
 def test_a_master_is_gone_with_its_connection_and_the_others_hear_of_the_next(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -22,6 +23,8 @@ _COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()", "cont
 _APACHES = "org.apache.rocketmq.controller.ControllerStartup"
 _LIMIT_SECONDS = 60
 _CATCH_UP_SECONDS = 1
+_CHANGES_MOST = 20
+"""Elections until a controller of one kind leads: each of the two that are left wins about half of them."""
 _METADATA = 1005
 _IN_SYNC_DATA = 1006
 _REPLICA_INFO = 1004
@@ -57,6 +60,10 @@ class ControllerProcess:
             else:
                 process = opened.enter_context(_ours(conf, self.home / "controller.log"))
                 assert process.stdout is not None
+                said, _, _ = select.select([process.stdout], [], [], _LIMIT_SECONDS)
+                assert said, (
+                    f"{_LIMIT_SECONDS} s have passed, and not yet: the controller at {self.address} has started"
+                )
                 assert "boot success" in process.stdout.readline()
             self._left = opened.pop_all()
 
@@ -90,11 +97,14 @@ class ControllerProcess:
 
     def _ask(self, request: RemotingCommand) -> RemotingCommand:
         reader = FrameReader()
+        deadline = time.monotonic() + _LIMIT_SECONDS
         with closing(socket.create_connection(("127.0.0.1", self.port), _LIMIT_SECONDS)) as sock:
             sock.sendall(b"".join(map(bytes, encode_frame(request))))
             while data := sock.recv(1 << 16):
                 if found := reader.feed(data):
                     return found[0]
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no whole answer to request {request.code} from {self.address}")
         raise ConnectionResetError(os.strerror(104))
 
 
@@ -192,8 +202,12 @@ class ControllerQuorum:
         time.sleep(_CATCH_UP_SECONDS)
 
     def await_leader_of(self, is_ours: bool) -> str:
-        """Until one of that kind leads: as long as another one does, that one is killed and started again."""
+        """Until one of that kind leads: as long as another one does, that one is killed and started again; `_CHANGES_MOST` times."""
+        led: list[str] = []
         while (self.members[leader := self.await_leader()].oracle is None) != is_ours:
+            led.append(leader)
+            kind = "of ours" if is_ours else "of Apache's"
+            assert len(led) <= _CHANGES_MOST, f"no controller {kind} leads after {len(led)} elections; {led} have led"
             self.kill(leader)
             self.await_leader()
             self.start(leader)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from storage import MessageStore, StoreConfig, open_store
 from storage.delay.timer_files import TimerLog
-from storage.delay.timer_store import TimerReport, deliver_timed
+from storage.delay.timer_store import Put, TimerReport, deliver_timed
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import TimerCheckpoint
 from storage.format.record import Message
@@ -60,9 +60,9 @@ class TimedStore:
         self.store.put_inner([message])
         return message
 
-    def deliver(self, at_ms: int) -> TimerReport:
+    def deliver(self, at_ms: int, put: Put | None = None) -> TimerReport:
         self.clock.now_ms = max(self.clock.now_ms, at_ms)
-        return deliver_timed(self.store, at_ms)
+        return deliver_timed(self.store, at_ms, put)
 
     def messages(self, topic: str = "TopicA", queue_id: int = 3) -> list[Message]:
         return list(served(self.store, topic, queue_id))

@@ -50,6 +50,11 @@ def test_there_are_enough_and_each_has_a_judge() -> None:
             assert judge in KINDS or (PROJECT / judge.partition("::")[0]).is_file()
 
 
+def test_the_page_says_how_many_there_are() -> None:
+    text = (PROJECT / "docs" / "RELIABILITY.md").read_text("utf-8")
+    assert f"of {len(MUTANTS)} that there are today" in text
+
+
 def test_every_fault_of_one_line_can_be_planted_and_is_gone_again() -> None:
     for name, line in LINES.items():
         module = importlib.import_module(line.module)

@@ -22,7 +22,7 @@ from storage.format.java_hash import string_hash
 from storage.format.properties import decode_properties
 from storage.queues.scan import scan_queue
 from storage.rules.delays import TIMER_TOPIC
-from storage.rules.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage, InnerMessages
 from tests.support.fixture_stores import Fixture
 from tests.support.timed_store import NOW, TIMER, TimedStore
 
@@ -323,6 +323,68 @@ def test_late_rolled_messages_meet_their_deletions(timed: TimedStore) -> None:
     timed.deliver(NOW)
     assert timed.deliver(NOW + 500_000).cancelled == 1
     assert timed.delivered == []
+
+
+# To another broker: a slave that stands in for its master
+
+
+class Elsewhere:
+    """Takes messages while it `takes`, and remembers them."""
+
+    def __init__(self) -> None:
+        self.takes = True
+        self.found: list[str] = []
+
+    def __call__(self, messages: InnerMessages) -> bool:
+        if self.takes:
+            self.found += [messages.message(row).body.decode() for row in range(messages.row_count)]
+        return self.takes
+
+
+def test_what_another_broker_does_not_take_waits(timed: TimedStore) -> None:
+    elsewhere = Elsewhere()
+    for second in (1, 2, 3):
+        timed.park(f"m{second}", NOW + second * 1_000)
+    assert timed.deliver(NOW + 2_000, elsewhere).delivered == 1
+    elsewhere.takes = False
+    report, counts = timed.deliver(NOW + 10_000, elsewhere), timed.counts()
+    assert (report.delivered, report.pending, counts) == (0, 2, {"TopicA": 2})
+    timed.reopen()
+    elsewhere.takes = True
+    assert timed.deliver(NOW + 11_000, elsewhere).delivered == 2
+    assert (elsewhere.found, timed.delivered, timed.counts()) == (["m1", "m2", "m3"], [], {"TopicA": 0})
+
+
+def test_a_message_beyond_the_window_waits_on_without_a_copy(timed: TimedStore) -> None:
+    """The log is the master's: nothing is put at the queue's end, as rolled messages are."""
+    elsewhere = Elsewhere()
+    timed.park("far", NOW + 200_000)
+    timed.park("gone", NOW + 150_000)
+    timed.park("deletion", NOW + 150_000, TIMER_DEL_UNIQKEY="TopicA+gone")
+    end = timed.store.log_end
+    for second in range(0, 190, 10):
+        elsewhere.takes = second % 20 == 0
+        timed.deliver(NOW + second * 1_000, elsewhere)
+    assert (elsewhere.found, timed.store.log_end) == ([], end)
+    elsewhere.takes = True
+    for second in (201, 202):
+        timed.deliver(NOW + second * 1_000, elsewhere)
+    assert (elsewhere.found, timed.delivered, timed.store.log_end) == (["far"], [], end)
+
+
+def test_a_rolled_message_whose_checkpoint_was_lost_waits_once(timed: TimedStore) -> None:
+    elsewhere = Elsewhere()
+    timed.park("far", NOW + 200_000)
+    timed.park("near", NOW + 60_000)
+    timed.deliver(NOW, elsewhere)
+    before = Path(timed.root, "config", "timercheck").read_bytes()
+    timed.deliver(NOW + 61_000, elsewhere)
+    timed.store.release()
+    Path(timed.root, "config", "timercheck").write_bytes(before)
+    timed.store = timed.open()
+    for second in (62, 130, 192, 201, 202):
+        timed.deliver(NOW + second * 1_000, elsewhere)
+    assert elsewhere.found == ["near", "near", "far"]
 
 
 # What stands on the disk
