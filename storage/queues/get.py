@@ -63,7 +63,7 @@ def get_messages(
     """The result of `MessageStore.get` at an offset within the queue's `bounds` (minimum and maximum)."""
     offset, max_count, tags, max_bytes = get
     minimum, maximum = bounds
-    file_entries = queue.file_size_bytes // 20 or maximum  # a queue that has moved has no file
+    file_entries = queue.file_size_bytes // queue.unit_size_bytes or maximum  # a queue that has moved has no file
     last = min(maximum, offset + max(_MAX_FILTER_BYTES // 20, max_count), (offset // file_entries + 1) * file_entries)
     entries = queue.entries(offset, last)
     wanted = None if tags in (None, "*", "") else frozenset(tag.strip() for tag in (tags or "").split("||"))
