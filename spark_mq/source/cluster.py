@@ -35,7 +35,7 @@ from storage.files.remote import absolute_path, file_system_of, plain_path, unex
 from storage.format.java_hash import index_key_hash
 from storage.format.keys import index_key
 from storage.log.fingerprint import LogFingerprint
-from storage.names import MULTI_DISPATCH_PREFIX, is_system_topic
+from storage.names import is_system_topic
 from storage.queues.positions import QueuePosition
 from storage.queues.scan import record_sizes
 from storage.settings.load import ConfigurationWarning, warn_of_unread
@@ -118,8 +118,6 @@ class Cluster:
         self.stores = dict(sorted(stores.items()))
         self.place = place
         self._fingerprints: dict[str, LogFingerprint | None] = {}
-        self._lite: set[tuple[str, str]] = set()
-        """Broker and name of the topics of lite queues that a warning has named."""
         self._group_tables: dict[str, ConsumerOffsets | None] = {}
         self._queues: tuple[dict[str, list[tuple[str, int]]], list[QueueId]] | None = None
         self._records_before: dict[tuple[QueueId, int], RecordPlace | None] = {}
@@ -295,7 +293,6 @@ class Cluster:
     def split(self, piece: Piece, request: RowRequest) -> QueueSplit:
         queue, ranges, shown = piece
         self._tell_compacted(queue)
-        self._tell_lite(queue)
         store, rank = self.stores[queue.broker_name], self.rank((queue if shown is None else shown.queue).broker_name)
         proof = self._proof(queue, ranges[-1][1])
         return QueueSplit(store.layout, store.log_end, queue, rank, ranges, request, proof, shown)
@@ -307,14 +304,6 @@ class Cluster:
             what = f"topic {queue.topic} of {queue.broker_name} is compacted by its broker (cleanup.policy=COMPACTION)"
             rule = "rows are all messages that the log still holds, and not the newest one of each key"
             warnings.warn(f"{what}: {rule}", ConfigurationWarning, stacklevel=2)
-
-    def _tell_lite(self, queue: QueueId) -> None:
-        """Warn, once for each topic, that a queue of a lite topic gives no rows."""
-        if queue.topic.startswith(MULTI_DISPATCH_PREFIX) and (queue.broker_name, queue.topic) not in self._lite:
-            self._lite.add((queue.broker_name, queue.topic))
-            rule = f"the entries of a queue {MULTI_DISPATCH_PREFIX}… name records of other topics, so it gives no rows"
-            text = f"topic {queue.topic} of {queue.broker_name}: {rule}; read these topics"
-            warnings.warn(text, ConfigurationWarning, stacklevel=2)
 
     @cached_property
     def _compacted(self) -> set[tuple[str, str]]:
