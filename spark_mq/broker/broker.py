@@ -67,7 +67,7 @@ from storage.format.properties import PROPERTIES_LIMIT_BYTES
 from storage.format.record import Message, encode_record
 from storage.format.table_entries import SubscriptionGroupConfig
 from storage.log.dispatch import QueueEntries
-from storage.names import retry_topic
+from storage.names import retry_topic, validate_group
 from storage.pending import Pending
 from storage.rules.half_messages import PRODUCER_GROUP, WAIT, TransactionState, real_queue
 from storage.rules.inner_messages import encode_properties
@@ -280,9 +280,12 @@ class Broker:
         """A query that reads the store beside the broker has come so far: its group's next offsets by (topic, queue id), in memory
         and in the file. As `write_group_offsets` where no broker runs; while a reset waits they are refused, as of a request.
 
-        Raises StoreServedError, StoreNotWritableError, StateFileError, OSError.
+        Raises NameIllegalError for a new group that is too long for the broker's release, StoreServedError, StoreNotWritableError,
+        StateFileError, OSError.
         """
         parts = self.parts
+        if group not in parts.store.groups:
+            validate_group(group, parts.store.config.release.longest_group)
         with parts.clients.lock:
             if any(parts.offsets.has_reset(group, topic, queue_id) for topic, queue_id in offsets):
                 raise StoreServedError(parts.store.service.root, f"a reset of group {group} waits for its next pull")

@@ -163,7 +163,7 @@ class RunningBroker:
             own = Member(service.settings.cluster, parts.store.broker_name, process.broker_id, parts.store.address)
             self.group = MemberGroup(own, configuration.client, self._on_group)
             if is_slave and replication.enable_remote_escape:
-                bridges = partial(EscapeBridge, own, configuration.client, lambda: self._stands_in)
+                bridges = partial(EscapeBridge, own, configuration.client, self._may_escape)
                 escapes = Escapes(service, bridges)
         self._duties = Duties(
             service,
@@ -265,12 +265,21 @@ class RunningBroker:
         escapes = self._configuration.store.replication.enable_remote_escape
         take_back(self._service, self._configuration.client, slaves, self.broker.on_table_copied, takes_timer=escapes)
 
+    def _may_escape(self) -> bool:
+        """Whether what is due here may go to other masters: the master is gone, and what it had delivered is known."""
+        return self._stands_in and self.following is not None and self.following.knows_progress
+
     def _on_group(self, group: Group) -> None:
         process = self._configuration.process
         self._service.acks.alive = group.alive_with(process.broker_id)
         if (stands_in := group.stands_in(process.broker_id)) != self._stands_in:
             self._stands_in = stands_in
             _LOG.info("the master is gone: it stands in" if stands_in else "it stands in for no master any more")
+            escapes = self._configuration.store.replication.enable_remote_escape
+            if stands_in and escapes and not self._may_escape():
+                _LOG.warning(
+                    "what is due waits for the master: its progress was never copied, so all would be delivered again"
+                )
             self._registration.soon()  # who comes back is found by the answer; whose topics count changes, too
 
     def _keep_in_sync(self, listener: ReplicationListener) -> None:
@@ -679,6 +688,11 @@ class Following:
             refused=self.follower.refuse,
         )
         self._is_controlled = is_controlled
+
+    @property
+    def knows_progress(self) -> bool:
+        """Whether the store has had the master's progress of deliveries."""
+        return self._copies.knows_progress
 
     def start(self) -> None:
         """Follows from now on."""

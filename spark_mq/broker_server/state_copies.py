@@ -323,6 +323,7 @@ class StateCopies:
         self._follows = follows
         self._refused = refused
         self._held: _Held | None = None
+        self._has_settled = False
         self._topics_until = 0
         """The log offset before which all topics have their entries, as far as the master had them."""
         self._has_topics = False
@@ -477,8 +478,19 @@ class StateCopies:
         if self._master.place() not in (held.place, None):
             return  # the log may be another one's
         self._service.flush()  # what is stored outlives a power loss, so the log must, too
-        for name, answer in held.answers.items():
-            self._guarded(name, partial(self._store, name, answer))
+        stored = [self._guarded(name, partial(self._store, name, answer)) for name, answer in held.answers.items()]
+        self._has_settled |= bool(stored) and all(stored)
+
+    @property
+    def knows_progress(self) -> bool:
+        """Whether the store has once had what the master said of its deliveries. Else all that the log holds would count as not
+        delivered. A master that has delivered nothing has no such file.
+        """
+        if not self._has_settled:
+            store = self._service.store
+            places = (place_of_copy(store.root, name) for name in (DELAYS_FILE, TIMER_CHECKPOINT_FILE))
+            self._has_settled = any(map(store.writer.file_system.exists, places))
+        return self._has_settled
 
     def _copy(self, name: str) -> None:
         service, end = self._service, self._service.log_end

@@ -1,12 +1,13 @@
 """A running cluster, as commands read it: through the requests of an operator (`spark_mq/client/admin.py`).
 
 Nothing is written: pulls store no offset, and their group is the one that Apache's tools have, which every broker knows.
-Not supported: queues of static topics and of batches.
+Not supported: logical queues of static topics, for which a warning says what is shown instead; queues of batches.
 """
 
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -45,6 +46,7 @@ class LivePlace:
         self.admin = AsyncAdmin(settings)
         self._stats: dict[str, dict[QueueId, TopicOffset]] = {}
         """Offsets of topics that were read since the last refresh, by their names here."""
+        self._told_static: set[str] = set()
         self._clusters: Mapping[str, Sequence[str]] | None = None
 
     def refresh(self) -> None:
@@ -119,6 +121,17 @@ class LivePlace:
         unseen = [topic for topic in topics if topic not in self._stats]
         found = together([partial(self._stats_of, topic) for topic in unseen])
         self._stats.update(zip(unseen, found, strict=True))
+        for topic in unseen:
+            self._tell_static(topic)
+
+    def _tell_static(self, topic: str) -> None:
+        """Warn, once for each static topic, that its logical queues are not what is shown."""
+        route = self._known_route(topic)
+        if route is not None and route.leaders and topic not in self._told_static:
+            self._told_static.add(topic)
+            shown = "what is shown are the physical queues of its brokers, with their own offsets"
+            text = f"topic {topic} is static: {shown}; positions and lags of groups, which count logical queues, may be wrong"
+            warnings.warn(text, UserWarning, stacklevel=2)
 
     async def _stats_of(self, topic: str) -> dict[QueueId, TopicOffset]:
         try:

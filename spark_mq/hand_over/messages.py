@@ -31,7 +31,7 @@ from storage.batch.sink_progress import end_behind
 from storage.batch.slices import Turn
 from storage.batch.staged_segment import StagedBatch, StagedSegment
 from storage.errors import StorageError, StoreServedError
-from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
+from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic, validate_group
 from storage.rules.topics import RowWish
 from storage.store import MessageStore
 from storage.tables.consumer_groups import SubscriptionGroupConfig
@@ -122,15 +122,20 @@ def _note(
 
 
 def _ensure_groups(store: MessageStore, topics: Mapping[str, int]) -> None:
-    """Groups whose retry or dead-letter topics these are have their entries. Java: SubscriptionGroupManager."""
+    """Groups whose retry or dead-letter topics these are have their entries. Java: SubscriptionGroupManager.
+
+    Raises NameIllegalError for a new one that is too long for the store's release, as the rules for rows do; with nothing written.
+    """
     of_groups = {topic: count for topic, count in topics.items() if is_retry_or_dead_letter_topic(topic)}
     if not of_groups:
         return
+    groups = {topic.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX) for topic in of_groups}
+    new = sorted(groups - store.groups.keys())
+    for group in new:
+        validate_group(group, store.config.release.longest_group)
     store.writer.ensure_topics(of_groups)
-    for topic in of_groups:
-        group = topic.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
-        if group not in store.groups:
-            store.save_group(SubscriptionGroupConfig(group))
+    for group in new:
+        store.save_group(SubscriptionGroupConfig(group))
 
 
 VERSION = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 
 from pyspark.sql.types import StructType
@@ -15,7 +16,8 @@ from spark_mq.source.options import SourceOptions
 from spark_mq.source.query_cluster import Piece, QueryCluster
 from spark_mq.source.ranges import QueueRange, split_ranges
 from spark_mq.source.rows import COLUMNS, CORRUPT_COLUMN, KAFKA_COLUMNS, RowRequest, columns_named
-from storage.names import advice, names_several, nearest
+from storage.names import MULTI_DISPATCH_PREFIX, advice, names_several, nearest
+from storage.settings.load import ConfigurationWarning
 
 
 def open_cluster(options: SourceOptions) -> QueryCluster:
@@ -69,6 +71,11 @@ def select_queues(cluster: QueryCluster, options: SourceOptions) -> list[QueueId
             raise OptionError(
                 "queueId", f"{min(subscription.queue_ids)} is no queue of the topic; its queues are 0 to {count - 1}"
             )
+    for topic in sorted({queue.topic for queue in selected if queue.topic.startswith(MULTI_DISPATCH_PREFIX)}):
+        rule = f"the entries of a queue {MULTI_DISPATCH_PREFIX}… name records of other topics, so it gives no rows"
+        warnings.warn(
+            f"topic {topic} of {cluster.place}: {rule}; read these topics", ConfigurationWarning, stacklevel=2
+        )
     if not selected and subscription.pattern is not None and not options.allow_empty:
         _refuse_no_match(subscription.pattern, _topics_of_users(cluster), cluster.place)
     return selected

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from storage.format.consume_queue import ENTRY_SIZE
 from storage.format.java_hash import string_hash
 from storage.format.record import Message
 from storage.log.commit_log import CommitLog
@@ -63,7 +64,9 @@ def get_messages(
     """The result of `MessageStore.get` at an offset within the queue's `bounds` (minimum and maximum)."""
     offset, max_count, tags, max_bytes = get
     minimum, maximum = bounds
-    file_entries = queue.file_size_bytes // 20 or maximum  # a queue that has moved has no file
+    # A queue that has moved has no file, and a batch queue's files end at any queue offset.
+    has_even_files = queue.unit_size_bytes == ENTRY_SIZE
+    file_entries = (queue.file_size_bytes // ENTRY_SIZE if has_even_files else 0) or maximum
     last = min(maximum, offset + max(_MAX_FILTER_BYTES // 20, max_count), (offset // file_entries + 1) * file_entries)
     entries = queue.entries(offset, last)
     wanted = None if tags in (None, "*", "") else frozenset(tag.strip() for tag in (tags or "").split("||"))

@@ -81,13 +81,14 @@ def test_offsets_wait_for_the_log_that_they_count(tmp_path: Path, name: str) -> 
         append(service)
         master.end = service.log_end + 1
         copies.copy()
-        assert stored(service, name) is None
+        assert (stored(service, name), copies.knows_progress) == (None, False)
         copies.copy()  # the later ones, which count more, take no turn from those that wait
         assert master.asked.count("bounds") == 1
         assert master.asked.index("bounds") > master.asked.index(name)
         append(service)
         copies.settle()
-        assert stored(service, name) == SAID[name]["offsetTable"]
+        assert (stored(service, name), copies.knows_progress) == (SAID[name]["offsetTable"], True)
+        assert StateCopies(service, master).knows_progress, "also after a restart"
 
 
 def test_offsets_of_another_master_are_dropped(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.stream_reader import StreamReader
 from storage import open_store
-from storage.errors import StoreServedError
+from storage.errors import StorageError, StoreServedError
 from storage.files.local_file_system import LocalFileSystem
+from storage.names import retry_topic
 from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.offline_changes import write_group_offsets
 from tests.broker_server.test_running_broker import running
@@ -104,6 +105,17 @@ def test_what_a_broker_has_taken_over_is_left_at_its_end(root: Path, port: int) 
     assert stored(root) == {0: 1}, "also lower ones"
     with open_store(root) as store:
         assert store.max_offset("T", 0) > 1
+
+
+def test_a_new_group_that_is_too_long_for_the_release_is_refused_by_the_broker_too(root: Path, port: int) -> None:
+    """As rows and heartbeats are: a broker of 5.5.0 makes no group of more than 120 characters."""
+    with running(root, port, settings="rocketmqVersion=5.5.0\n") as started:
+        with pytest.raises(StorageError, match="the limit is 120"):
+            hand_offsets(str(root), "G" * 121, {("T", 0): 2}, None)
+        hand_offsets(str(root), "G" * 120, {("T", 0): 2}, None)
+        store = started.broker.parts.store
+        assert "G" * 121 not in store.groups
+        assert retry_topic("G" * 121) not in store.topics
 
 
 def test_while_a_reset_waits_nothing_is_stored_and_it_says_so(root: Path, broker: RunningBroker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from spark_mq.hand_over.messages import (
     WORKING,
     HandOver,
     StagedCommit,
+    commit_staged,
     error_document,
     outcome_document,
     read_answer,
@@ -21,12 +23,14 @@ from spark_mq.hand_over.messages import (
     started_at,
     taken_document,
 )
+from storage import open_store
 from storage.batch.commit import CommitOutcome
 from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch, StagedSegment, sink_digest
-from storage.errors import PutRefusedError, StorageError
+from storage.errors import NameIllegalError, PutRefusedError, StorageError
 from storage.rules.topics import RowWish
+from storage.settings.load import parse_config
 from tests.storage.test_errors import EXAMPLES
 
 BATCH = Batch("sink", "query", 7)
@@ -156,3 +160,21 @@ def test_outcomes_and_what_comes_before_them() -> None:
 def test_what_is_no_answer_is_refused(document: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_answer(document)
+
+
+@pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])
+def test_a_batch_for_a_new_group_that_is_too_long_for_the_release_writes_nothing(tmp_path: Path, prefix: str) -> None:
+    """Its rows were held to another broker.conf than that of the broker that commits them."""
+    config = parse_config(b"rocketmqVersion=5.5.0\n", None)
+    with open_store(tmp_path / "store", config=config, read_only=False, create=True) as store:
+        for length in (121, 120):
+            topics = {prefix + "G" * length: 1}
+            commit = StagedCommit(StagedBatch(BATCH, (), topics), None)
+            if length == 121:
+                with pytest.raises(NameIllegalError, match="120"):
+                    commit_staged(store, commit)
+                assert not store.groups
+                assert prefix + "G" * length not in store.settings.topics.topics
+            else:
+                commit_staged(store, commit)
+                assert list(store.groups) == ["G" * 120]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -189,6 +190,16 @@ def test_a_compacted_topic_is_read_with_one_warning(tmp_path: Path) -> None:
     with pytest.warns(ConfigurationWarning, match=r"topic Prices .*COMPACTION") as said:
         rows = read_batch(root, subscribe="Prices,Others", minPartitions="4")
     assert sorted(bodies(rows)) == ["a", "a", "b", "b"]
+    assert len(said) == 1
+
+
+def test_a_queue_of_a_lite_topic_says_why_it_gives_no_rows(tmp_path: Path) -> None:
+    root = tmp_path / "broker-a"
+    StoreBuilder(root).send("Orders", "a")
+    queues = root / "consumequeue"
+    shutil.copytree(next((queues / "Orders").iterdir()), queues / "%LMQ%$Orders$child" / "0")
+    with pytest.warns(ConfigurationWarning, match=r"%LMQ%.*name records of other topics, so it gives no rows") as said:
+        assert len(read_batch(root, topic="%LMQ%$Orders$child")) == 0
     assert len(said) == 1
 
 

@@ -23,8 +23,8 @@ _COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()", "cont
 _APACHES = "org.apache.rocketmq.controller.ControllerStartup"
 _LIMIT_SECONDS = 60
 _CATCH_UP_SECONDS = 1
-_CHANGES_MOST = 20
-"""Elections until a controller of one kind leads: each of the two that are left wins about half of them."""
+_CHANGES_MOST = 30
+"""Elections until a controller of one kind leads. On a busy machine ours win nearly all: 21 in a row were seen."""
 _METADATA = 1005
 _IN_SYNC_DATA = 1006
 _REPLICA_INFO = 1004
