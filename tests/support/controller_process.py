@@ -13,7 +13,24 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from spark_mq.controller.state import Group, Replica
-from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, read_body, read_header
+from spark_mq.dledger.messages import (
+    DLedgerCode,
+    DLedgerMessage,
+    DLedgerRequestCode,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    LeadershipTransferRequest,
+    LeadershipTransferResponse,
+)
+from spark_mq.remoting import (
+    FrameReader,
+    RemotingCommand,
+    encode_frame,
+    make_request,
+    read_body,
+    read_header,
+    write_body,
+)
 from spark_mq.remoting.controllers import BrokerReplicasInfo, ControllerMetadataAnswer, ReplicasInfo
 from spark_mq.remoting.headers_and_bodies import write_texts
 from tests.support.java_broker import Oracle, free_ports, wait_until
@@ -23,8 +40,6 @@ _COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()", "cont
 _APACHES = "org.apache.rocketmq.controller.ControllerStartup"
 _LIMIT_SECONDS = 60
 _CATCH_UP_SECONDS = 1
-_CHANGES_MOST = 30
-"""Elections until a controller of one kind leads. On a busy machine ours win nearly all: 21 in a row were seen."""
 _METADATA = 1005
 _IN_SYNC_DATA = 1006
 _REPLICA_INFO = 1004
@@ -94,6 +109,26 @@ class ControllerProcess:
         with suppress(OSError):
             return self._ask(make_request(_REPLICA_INFO, {"brokerName": "nobody"})).code == _NOBODY
         return False
+
+    def hand_over(self, leader: str, to: str, term: int) -> DLedgerCode:
+        """Ask it, which leads in a term, to let another one lead; its answer."""
+        group = self.settings["controllerDLegerGroup"]
+        request = LeadershipTransferRequest(
+            group=group, remote_id=leader, leader_id=leader, term=term, transfer_id=leader, transferee_id=to
+        )
+        answer = self._ask_member(DLedgerRequestCode.LEADERSHIP_TRANSFER, request)
+        return DLedgerCode(read_body(LeadershipTransferResponse, answer.body).code)
+
+    def term(self, leader: str, other: str) -> int:
+        """The term in which it leads: its answer to the heartbeat of a leader of long ago."""
+        group = self.settings["controllerDLegerGroup"]
+        beat = HeartBeatRequest(group=group, remote_id=leader, local_id=other, leader_id=other, term=0)
+        answer = read_body(HeartBeatResponse, self._ask_member(DLedgerRequestCode.HEART_BEAT, beat).body)
+        assert answer.code == DLedgerCode.EXPIRED_TERM
+        return answer.term
+
+    def _ask_member(self, code: DLedgerRequestCode, request: DLedgerMessage) -> RemotingCommand:
+        return self._ask(make_request(code, None, write_body(request)))
 
     def _ask(self, request: RemotingCommand) -> RemotingCommand:
         reader = FrameReader()
@@ -202,17 +237,22 @@ class ControllerQuorum:
         time.sleep(_CATCH_UP_SECONDS)
 
     def await_leader_of(self, is_ours: bool) -> str:
-        """Until one of that kind leads: as long as another one does, that one is killed and started again; `_CHANGES_MOST` times."""
-        led: list[str] = []
-        while (self.members[leader := self.await_leader()].oracle is None) != is_ours:
-            led.append(leader)
-            kind = "of ours" if is_ours else "of Apache's"
-            assert len(led) <= _CHANGES_MOST, f"no controller {kind} leads after {len(led)} elections; {led} have led"
-            self.kill(leader)
-            self.await_leader()
-            self.start(leader)
-            self.await_joined(leader)
-        return leader
+        """Until one of that kind leads: a leader of the other kind is asked to hand over. Java: DLedger's LeadershipTransferCommand."""
+        wanted = [name for name in sorted(self.running) if (self.members[name].oracle is None) == is_ours]
+        answers: list[DLedgerCode] = []
+
+        def leads() -> bool:
+            leader = self.leader()
+            if leader is not None and leader not in wanted:
+                asked = self.members[leader]
+                answers.append(asked.hand_over(leader, wanted[0], asked.term(leader, wanted[0])))
+            return leader in wanted
+
+        try:
+            wait_until(leads, f"one of {wanted} leads", _LIMIT_SECONDS, pause_seconds=1)
+        except AssertionError as late:
+            raise AssertionError(f"{late}; answers to requests to hand over: {answers}") from None
+        return self.await_leader()
 
     def group(self, name: str) -> Group | None:
         """What the leader knows of the brokers of a name."""
