@@ -28,7 +28,9 @@ _COMMENT = re.compile(r"^<!-- .*? -->\n", re.MULTILINE)
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.site_url = PROJECT["documentation"].rstrip("/") + "/"
-    config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": PROJECT["repository"], "name": "The repository"}]
+    config.extra["social"] = [
+        {"icon": "fontawesome/brands/git-alt", "link": PROJECT["repository"], "name": "The repository"}
+    ]
     return config
 
 
@@ -66,7 +68,7 @@ def site_link(target: str, place: str) -> str:
     page = _page(path)
     if page is None:
         return f"{PROJECT['repository']}/blob/main/{path}{mark}{heading}"
-    return posixpath.relpath(page, posixpath.dirname(_page(place) or "")or ".") + mark + heading
+    return posixpath.relpath(page, posixpath.dirname(_page(place) or "") or ".") + mark + heading
 
 
 def _page(path: str) -> str | None:
