@@ -22,7 +22,8 @@ BESIDE = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
 """Files at the repository's top that are pages, and the pages' names."""
 
 _CODE = re.compile(r"^(```.*?^```|~~~.*?^~~~)$|(`+[^`\n]+`+)", re.DOTALL | re.MULTILINE)
-_LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+_LINK = re.compile(r"(?P<text>\[[^][]*)?\]\((?P<target>[^)\s]+)\)")
+_FILE_NAME = re.compile(r"\[(?:[\w-]+/)*[\w-]+\.md")
 _COMMENT = re.compile(r"^<!-- .*? -->\n", re.MULTILINE)
 
 
@@ -55,8 +56,18 @@ def site_text(markdown: str, place: str) -> str:
         return f"\0{len(kept) - 1}\0"
 
     text = _COMMENT.sub("", _CODE.sub(keep, markdown))
-    text = _LINK.sub(lambda found: found[1] + site_link(found[2], place) + found[3], text)
+    text = _LINK.sub(lambda found: _site_link(found, place), text)
     return re.sub(r"\0(\d+)\0", lambda found: kept[int(found[1])], text)
+
+
+def _site_link(found: re.Match[str], place: str) -> str:
+    """A whole link. Where its text is the page's file name, the site shows the page's title."""
+    text = found["text"] or ""
+    if _FILE_NAME.fullmatch(text):
+        page = ROOT / posixpath.normpath(posixpath.join(posixpath.dirname(place), found["target"].partition("#")[0]))
+        title = re.search(r"^# (.+)$", page.read_text("utf-8"), re.MULTILINE) if page.suffix == ".md" else None
+        text = f"[{title[1]}" if title else text
+    return f"{text}]({site_link(found['target'], place)})"
 
 
 def site_link(target: str, place: str) -> str:
