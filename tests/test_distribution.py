@@ -150,8 +150,8 @@ def test_what_is_installed_into_an_empty_environment_reads_the_store_that_ships(
 
 
 def test_links_to_files_become_addresses_and_others_stay() -> None:
-    text = "[a](docs/a.md#b) [c](#d) [e](https://e.org) [f](LICENSE)"
-    expected = "[a](https://r/blob/v1/docs/a.md#b) [c](#d) [e](https://e.org) [f](https://r/blob/v1/LICENSE)"
+    text = "[a](CHANGELOG.md#b) [c](#d) [e](https://e.org) [f](LICENSE)"
+    expected = "[a](https://r/blob/v1/CHANGELOG.md#b) [c](#d) [e](https://e.org) [f](https://r/blob/v1/LICENSE)"
     assert setup_module().with_whole_links(text, "https://r/blob/v1") == expected
 
 
