@@ -159,7 +159,7 @@ def test_the_version_and_the_projects_address_stand_in_one_place() -> None:
     assert setup_module().version() == spark_mq.__version__
     owner = addresses()["repository"].removesuffix("/spark_mq")
     names = subprocess.run(
-        ["git", "grep", "--fixed-strings", "--name-only", "--untracked", owner],
+        ["git", "grep", "--fixed-strings", "--name-only", "--untracked", owner, "--", ":!tests"],
         cwd=PROJECT,
         capture_output=True,
         text=True,
