@@ -3,10 +3,10 @@ VENV = .venv
 JOBS = 3  # test processes, more than cores because some wait; each may start a JVM of its own
 PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of processes that tests start compiles this project again
-PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py
+PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py setup.py scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all test-long test-spark test-interop test-crash torture soak check walks bench doctor wheel lock clean
+.PHONY: help setup demo test test-rest test-all test-long test-spark test-interop test-crash torture soak check walks bench doctor wheel docs examples lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,9 +60,14 @@ bench: setup ## source, sink and clients beside Kafka's and Java's, as tables
 doctor: setup ## look for what keeps Spark from working here
 	@$(VENV)/bin/spark-mq doctor
 
-wheel: setup ## dist/spark_mq-VERSION-py3-none-any.whl, to be installed elsewhere
-	@$(VENV)/bin/uv build --quiet --wheel --no-build-isolation --python $(VENV)/bin/python --out-dir dist .
-	@rm -rf build && ls dist/*.whl
+wheel: ## dist/: sdist and wheel, to be installed elsewhere; needs no development environment
+	@scripts/build.sh
+
+docs: ## build/site, the documentation; a wrong link ends it
+	@scripts/docs.sh
+
+examples: setup ## run the programs of examples/, one after the other
+	@$(VENV)/bin/python examples/run_all.py
 
 lock: setup ## write requirements.lock anew from pyproject.toml, keeping versions that still fit
 	@$(VENV)/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
@@ -70,5 +75,5 @@ lock: setup ## write requirements.lock anew from pyproject.toml, keeping version
 		--output-file requirements.lock pyproject.toml
 
 clean: ## remove everything that make has made
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-docs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

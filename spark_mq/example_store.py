@@ -19,7 +19,8 @@ _ARCHIVE = "example_store.tgz"  # store/, the broker's root directory, and its b
 def unpack_example_store(directory: str | Path) -> str:
     """Unpack the store into a directory, which is made if missing; returns the absolute path to give to option `path`."""
     with files("spark_mq").joinpath(_ARCHIVE).open("rb") as archive, tarfile.open(fileobj=archive) as members:
-        members.extractall(directory, filter="data")
+        members.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 have none
+        members.extractall(directory)
     return str(Path(directory, "store").absolute())
 
 

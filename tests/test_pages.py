@@ -5,10 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shutil
-import subprocess
-import sys
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -217,33 +213,3 @@ server.shutdown()
         'spark_mq_lag_rows{broker="broker-lab",query="watched",queue="3",topic="TopicA"}',
     ):
         assert shown in ran.stdout, ran.stdout
-
-
-@pytest.mark.slow
-def test_the_wheel_holds_all_that_the_package_needs(tmp_path: Path) -> None:
-    """Built, unpacked and run away from the clone: the example store is in it, and every module."""
-    clone, site = tmp_path / "clone", tmp_path / "site"
-    packages = ("storage", "spark_mq", "jobs")
-    for package in packages:
-        shutil.copytree(PROJECT / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "pyspark_spark_mq.py"):
-        shutil.copy(PROJECT / name, clone)
-    building = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir"]
-    subprocess.run([sys.executable, *building, str(tmp_path), str(clone)], check=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    modules = {path.relative_to(PROJECT) for package in packages for path in (PROJECT / package).rglob("*.py")}
-    assert modules <= {path.relative_to(site) for path in site.rglob("*.py")}
-    assert (site / "pyspark_spark_mq.py").is_file()
-    script = """
-import sys, spark_mq
-from spark_mq.cli import main
-print(spark_mq.__file__)
-sys.argv[1:] = ["topics", spark_mq.unpack_example_store("example")]
-main()
-"""
-    ran = run_script(script, tmp_path, packages=site)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith(str(site))
-    assert "TopicA" in ran.stdout

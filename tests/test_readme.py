@@ -24,16 +24,20 @@ from spark_mq.sink.columns import (
 from spark_mq.sink.options import live_sink_option_rows, sink_option_rows
 from spark_mq.source.options import option_rows
 from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, Column
-from tests.support.pages import PAGES, TABLES, marked, page_text, rows
+from tests.support.pages import DEEPER, PAGES, TABLES, marked, page_text, rows
 from tests.support.places import PROJECT
 
-SOURCES = ("storage", "spark_mq", "jobs", "bench")
+SOURCES = ("storage", "spark_mq", "jobs", "bench", "examples")
 DOCUMENTS = (
     *PAGES,
     *TABLES,
+    *DEEPER,
     "ARCHITECTURE.md",
     "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
+    "examples/README.md",
     "storage/README.md",
     "bench/README.md",
 )
@@ -153,8 +157,8 @@ def anchors(text: str) -> set[str]:
 
 
 def test_every_page_is_linked_from_the_readme() -> None:
-    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)", page_text("README.md")))
-    assert linked == set(PAGES) - {"README.md"}
+    linked = set(re.findall(r"\]\((docs/[\w/-]+\.md)", page_text("README.md")))
+    assert linked == {*PAGES, *DEEPER} - {"README.md"}
 
 
 def test_code_and_settings_name_no_heading_of_a_page_that_is_not_there() -> None:
@@ -162,9 +166,9 @@ def test_code_and_settings_name_no_heading_of_a_page_that_is_not_there() -> None
     places = [path for root in (*SOURCES, "conf", "tests") for path in (PROJECT / root).rglob("*")]
     for path in (path for path in places if path.suffix in {".py", ".conf"} and path.is_file()):
         for page, heading in re.findall(
-            r"\b(docs/(?:tables/)?[\w-]+\.md|README\.md)(?:#([\w-]+))?", path.read_text("utf-8")
+            r"\b(docs/(?:\w+/)?[\w-]+\.md|README\.md)(?:#([\w-]+))?", path.read_text("utf-8")
         ):
-            assert page in (*PAGES, *TABLES), f"{path} names {page}"
+            assert page in (*PAGES, *TABLES, *DEEPER), f"{path} names {page}"
             assert not heading or heading in anchors(page_text(page)), f"{path} names {page}#{heading}"
 
 

@@ -61,8 +61,7 @@ def unpack_left(folder: str, name: str, directory: Path) -> Path:
     It is unpacked below `directory` with its broker.conf.
     """
     place = directory / f"{folder}-{name}"
-    with tarfile.open(VECTORS / folder / f"{name}.tgz") as archive:
-        archive.extractall(place, filter="data")
+    _extract(VECTORS / folder / f"{name}.tgz", place)
     return place / "store"
 
 
@@ -127,7 +126,8 @@ def fixture_store(
 
 def _extract(archive: Path, directory: Path) -> None:
     with tarfile.open(archive) as tar:
-        tar.extractall(directory, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 have none
+        tar.extractall(directory)
 
 
 def _fixture_in(name: str, directory: Path) -> Fixture:

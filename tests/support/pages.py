@@ -23,6 +23,14 @@ from tests.support.places import PROJECT
 PAGES = ("README.md", *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "docs").glob("*.md")))
 TABLES = tuple(sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "docs" / "tables").glob("*.md")))
 """What long runs wrote, beside the pages of results."""
+DEEPER = tuple(
+    sorted(
+        str(path.relative_to(PROJECT))
+        for room in ("api", "platforms")
+        for path in (PROJECT / "docs" / room).glob("*.md")
+    )
+)
+"""The reference of public names, and a page for each platform."""
 
 _EXAMPLE = re.compile(
     r"(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?^```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.places import PROJECT
 
-_SMALL = {"PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false pyspark-shell"}
+SMALL = {"PYSPARK_SUBMIT_ARGS": "--conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false pyspark-shell"}
 
 
 def run_script(
@@ -22,7 +22,7 @@ def run_script(
     return subprocess.run(
         [sys.executable, "-c", script],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(packages), **(_SMALL if small else {})},
+        env={**os.environ, "PYTHONPATH": str(packages), **(SMALL if small else {})},
         capture_output=True,
         text=True,
         timeout=timeout_s,
