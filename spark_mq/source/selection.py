@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING
 
 from spark_mq.conditions import OptionError, names
 from spark_mq.source.cluster import Cluster
@@ -16,6 +15,9 @@ from spark_mq.source.query_cluster import Piece, QueryCluster
 from spark_mq.source.ranges import QueueRange, split_ranges
 from spark_mq.source.rows import COLUMNS, CORRUPT_COLUMN, KAFKA_COLUMNS, RowRequest, columns_named
 from storage.names import advice, names_several, nearest
+
+if TYPE_CHECKING:
+    from spark_mq.spark_api import StructType
 
 
 def open_cluster(options: SourceOptions) -> QueryCluster:
