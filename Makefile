@@ -7,10 +7,10 @@ unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of processes that 
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all test-long test-spark test-interop test-crash torture soak check walks bench doctor wheel lock clean
+.PHONY: help setup demo test test-rest test-all test-long test-spark test-versions test-interop test-crash torture soak check walks bench doctor wheel lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## virtual environment, locked packages, Java; PYTHON=... chooses the interpreter
 	@scripts/setup.sh
@@ -36,6 +36,9 @@ ifdef SPARK
 else
 	@$(VENV)/bin/python -m pytest -m spark $(ARGS)
 endif
+
+test-versions: setup ## a quick choice of tests with Python 3.11 to 3.14, lowest and newest dependencies; PYTHONS="3.12" for some
+	@$(VENV)/bin/python -m tests.support.version_matrix docs/tables/versions.md $(PYTHONS)
 
 test-interop: setup ## the tests against Apache RocketMQ's own classes (JDK and Maven); RELEASE=5.5.0 chooses the release (5.3.3)
 	@$(VENV)/bin/python -m pytest -m interop $(ARGS)

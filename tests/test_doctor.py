@@ -249,7 +249,11 @@ def test_a_pandas_that_pyspark_cannot_use_is_found(tmp_path: Path) -> None:
 def test_the_locked_versions_are_those_that_the_project_asks_for() -> None:
     locked = dict(re.findall(r"^([\w.-]+)==([^ ;]+)", (PROJECT / "requirements.lock").read_text("utf-8"), re.MULTILINE))
     extras = [text for texts in DECLARED["optional-dependencies"].values() for text in texts]
-    not_locked = {"gcsfs", "adlfs", "spark_mq"}  # no test uses the first two; an extra names others of ours by the third
+    not_locked = {
+        "gcsfs",
+        "adlfs",
+        "spark_mq",
+    }  # no test uses the first two; an extra names others of ours by the third
     for requirement in map(Requirement, [*DECLARED["dependencies"], *extras]):
         if requirement.name not in not_locked:
             assert requirement.specifier.contains(locked[requirement.name], prereleases=True), requirement
