@@ -1,15 +1,16 @@
 # make demo and make test do all of their own set-up. `make help` lists the rest.
 VENV = .venv
+EXTRAS = spark delta connect fast s3 rocksdb acl notebook  # of pyproject.toml, those that tests use
 JOBS = 3  # test processes, more than cores because some wait; each may start a JVM of its own
 PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of processes that tests start compiles this project again
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py setup.py scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all test-long test-spark test-interop test-crash torture soak check walks bench doctor wheel docs examples lock clean
+.PHONY: help setup demo test test-rest test-all test-long test-spark test-versions test-interop test-crash torture soak check walks bench doctor wheel docs examples lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## virtual environment, locked packages, Java; PYTHON=... chooses the interpreter
 	@scripts/setup.sh
@@ -28,8 +29,16 @@ test-all: test test-rest ## both
 test-long: setup ## what takes an hour, or is one of many cases whose siblings the others run
 	@$(PYTEST) -m long -o faulthandler_timeout=0 $(ARGS)
 
-test-spark: setup ## the tests that start Spark
+test-spark: setup ## the tests that start Spark; SPARK=4.1.4: some of them with that release, in an environment of its own
+ifdef SPARK
+	@python=$$(scripts/spark_environment.sh $(SPARK)) && \
+		$$python -m tests.support.spark_releases docs/tables/spark-releases.md tests/spark -q -m "not slow and not long" $(ARGS)
+else
 	@$(VENV)/bin/python -m pytest -m spark $(ARGS)
+endif
+
+test-versions: setup ## a quick choice of tests with Python 3.11 to 3.14, lowest and newest dependencies; PYTHONS="3.12" for some
+	@$(VENV)/bin/python -m tests.support.version_matrix docs/tables/versions.md $(PYTHONS)
 
 test-interop: setup ## the tests against Apache RocketMQ's own classes (JDK and Maven); RELEASE=5.5.0 chooses the release (5.3.3)
 	@$(VENV)/bin/python -m pytest -m interop $(ARGS)
@@ -71,9 +80,9 @@ examples: setup ## run the programs of examples/, one after the other
 
 lock: setup ## write requirements.lock anew from pyproject.toml, keeping versions that still fit
 	@$(VENV)/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --no-annotate --all-extras --custom-compile-command "make lock" \
+		--no-emit-index-url --no-emit-find-links --no-annotate $(addprefix --extra ,$(EXTRAS)) --group dev --custom-compile-command "make lock" \
 		--output-file requirements.lock pyproject.toml
 
 clean: ## remove everything that make has made
-	rm -rf $(VENV) .venv-docs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

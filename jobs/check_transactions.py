@@ -31,7 +31,7 @@ import typer
 
 from jobs.run import JobReport, Shared, StorePath, open_to_write, run_job
 from spark_mq.conditions import OptionError
-from spark_mq.sink.partition_writer import BATCH_PROPERTY, QUERY_PROPERTY
+from spark_mq.sink.options import BATCH_PROPERTY, QUERY_PROPERTY
 from storage import Message
 from storage.epoch_times import current_time_ms
 from storage.errors import StateFileError

@@ -242,6 +242,18 @@ class SinkSchemaError(SparkMqError):
     rule: str
 
 
+class SparkTooOldError(SparkMqError):
+    """What an option or a query needs, and this release of Spark cannot do; `before` says what it lacks."""
+
+    condition = "SPARK_MQ_SPARK_TOO_OLD"
+    template = "{what} needs Spark {since}: {before}; this is Spark {release}"
+    advice = ("leave it out, or run a newer Spark; docs/install.md has a table of features and releases",)
+    what: str
+    since: str
+    before: str
+    release: str
+
+
 class WritesOwnSourceError(SparkMqError):
     """A streaming query would write into a topic that it reads, in the same store or cluster."""
 

@@ -6,11 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
-
 from spark_mq.conditions import OptionError, UnknownOptionError
+from spark_mq.spark_api import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadLimit,
+    StructType,
+    SupportsTriggerAvailableNow,
+)
+from spark_mq.spark_versions import refuse_options
 from spark_mq.worker_errors import named_for_spark
 
 if TYPE_CHECKING:
@@ -60,6 +65,7 @@ class SparkMqDataSource(DataSource):
         from spark_mq.source.selection import check_schema
 
         options = self._source_options(mode)
+        refuse_options(map(str.lower, self.options), mode)
         check_schema(options, schema)
         return options, schema.names, [field.name for field in schema if field.nullable]
 
@@ -157,7 +163,7 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         self._refuse()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         self._refuse()
 
     def reportLatestOffset(self) -> dict[str, Any]:

@@ -19,10 +19,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 
 from spark_mq import doctor_probe
 from spark_mq.java import JVM_FOLDERS, MINIMUM_MAJOR, find_java, inspect_java, java_on_path
+from spark_mq.spark_versions import INSTALL
 from storage.settings.load import (
     OF_A_BROKERS_PROCESS,
     StoreConfig,
@@ -157,7 +159,8 @@ def check_driver(here: Surroundings, requirements: Sequence[Requirement]) -> Ite
             "pip install it",
         )
     if seen["missing"]:
-        yield Finding(Severity.ERROR, f"cannot import {', '.join(seen['missing'])}", here.interpreter, "make setup")
+        what = f"cannot import {', '.join(seen['missing'])}"
+        yield Finding(Severity.ERROR, what, here.interpreter, f"{INSTALL} (in a clone: make setup)")
     yield from _wrong_versions(seen, here.interpreter, requirements)
     yield from _broken_sources(seen, here.interpreter)
 
@@ -282,13 +285,17 @@ def _probe(here: Surroundings, interpreter: str, requirements: Sequence[Requirem
 
 
 def _requirements() -> list[Requirement]:
-    """The requirements of spark_mq without extras, from its installed metadata; empty if it is not installed."""
+    """The requirements of spark_mq for Spark, from its installed metadata; empty if it is not installed."""
     try:
         texts = importlib.metadata.requires("spark_mq") or []
     except importlib.metadata.PackageNotFoundError:
         return []
     requirements = [Requirement(text) for text in texts]
-    return [each for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return [each for each in requirements if each.marker is None or _is_for_spark(each.marker)]
+
+
+def _is_for_spark(marker: Marker) -> bool:
+    return any(marker.evaluate({"extra": extra}) for extra in ("", "spark"))
 
 
 def _python_path(environ: Mapping[str, str]) -> list[Path]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_mq.java import MINIMUM_MAJOR, find_java
+from spark_mq.spark_versions import SparkNotFoundError, delta_artifact, not_installed, release_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +32,7 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _JAR_PACKAGES = "spark.jars.packages"
 _EXTENSIONS = "spark.sql.extensions"
 
+_DELTA_GROUP = "io.delta:delta-spark"
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = {"spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"}
 
@@ -55,10 +57,10 @@ class JavaNotFoundError(RuntimeError):
 
 
 class DeltaNotFoundError(RuntimeError):
-    """Delta Lake was requested in a JVM that runs already without its jars."""
+    """Delta Lake was requested where it cannot be had: in a JVM that runs without its jars, or for a Spark that it does not support."""
 
 
-SESSION_ERRORS = (JavaNotFoundError, DeltaNotFoundError)
+SESSION_ERRORS = (JavaNotFoundError, DeltaNotFoundError, SparkNotFoundError)
 
 
 def build_session(
@@ -77,8 +79,10 @@ def build_session(
     Sets environment variables of this process (`prepare_environment`), because Spark takes the workers' interpreter from nowhere else.
     A JVM that runs already keeps its environment.
 
-    Raises `JavaNotFoundError`, and with `delta` `DeltaNotFoundError`.
+    Raises `SparkNotFoundError`, `JavaNotFoundError`, and with `delta` `DeltaNotFoundError`.
     """
+    if find_spec("pyspark") is None:
+        raise SparkNotFoundError(not_installed(ModuleNotFoundError("No module named 'pyspark'", name="pyspark")))
     requested = dict(config or {}) | {
         name: value for name, value in ((MASTER, master), (APP_NAME, app_name)) if value is not None
     }
@@ -108,24 +112,35 @@ def build_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     if delta and remote is None:
-        from delta import configure_spark_with_delta_pip
-
         packages = [name for name in settings.get(_JAR_PACKAGES, given.get(_JAR_PACKAGES, "")).split(",") if name]
-        builder = configure_spark_with_delta_pip(builder, extra_packages=packages)
+        if not any(name.startswith(_DELTA_GROUP) for name in packages):
+            builder = builder.config(_JAR_PACKAGES, ",".join([_delta(), *packages]))
     session: SparkSession = builder.getOrCreate()
     if delta and remote is None and start.kind is not Kind.NOTHING:
         _refuse_without_delta(session)
     return session
 
 
+def _delta() -> str:
+    """Delta's JVM artifact for the PySpark of this process. Raises DeltaNotFoundError where there is none, or no Python part."""
+    from pyspark import __version__
+
+    if find_spec("delta") is None:
+        raise DeltaNotFoundError("the Python part of Delta Lake is not installed: pip install 'spark_mq[delta]'")
+    try:
+        return delta_artifact(release_of(__version__))
+    except ValueError as error:
+        raise DeltaNotFoundError(str(error)) from None
+
+
 def _refuse_without_delta(session: Any) -> None:
     """A JVM takes no jars any more once it runs, and PySpark would say `TypeError: 'JavaPackage' object is not callable`."""
-    from importlib.metadata import version
-
     if type(session._jvm.io.delta.tables.DeltaTable).__name__ == "JavaPackage":
-        minor = ".".join(session.version.split(".")[:2])
-        package = f"io.delta:delta-spark_{minor}_2.13:{version('delta-spark')}"
-        raise DeltaNotFoundError(f"this Spark has no Delta Lake: start it with spark-submit --packages {package}")
+        try:
+            artifact = delta_artifact(release_of(session.version))
+        except ValueError as error:
+            raise DeltaNotFoundError(f"this Spark has no Delta Lake: {error}") from None
+        raise DeltaNotFoundError(f"this Spark has no Delta Lake: start it with spark-submit --packages {artifact}")
 
 
 class Kind(Enum):

@@ -69,7 +69,7 @@ HALLS = {
         "facade": "",
     },
     "spark_mq": {
-        "conditions": "conditions options worker_errors",
+        "conditions": "conditions options worker_errors spark_versions spark_api",
         "spark_mq": "",
     },
 }

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_mq.conditions import OptionError
 from spark_mq.data_source import SparkMqDataSource
 from spark_mq.source.stream_reader import StreamReader
+from spark_mq.spark_api import DataSourceStreamReader, ReadAllAvailable, SupportsTriggerAvailableNow
 
 _SCHEMA = StructType([StructField("topic", StringType())])
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +14,9 @@ from spark_mq.cli.sinks import print_status, status_of
 from spark_mq.example_store import example_store
 from spark_mq.session import build_session
 from spark_mq.source.offsets import QueueOffsets
+from spark_mq.spark_versions import ADMISSION_CONTROL, INSTALL
 from spark_mq.terminal import busy
+from storage import open_store
 from storage.epoch_times import current_time_ms
 
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ _USER_TOPICS = (
     "[^%].*"  # without those that begin with %: a consumer group's retries and dead letters, which it fills itself
 )
 _BATCH_ROWS = 250
+_HEADINGS = ("topic", "queue", "offset", "stored", "tags", "keys", "body")
 _SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",  # a stream cannot use it and warns
@@ -33,10 +39,17 @@ def demo() -> None:
 
     An Apache RocketMQ 5.3.3 broker wrote the store, which ships with spark_mq.
     """
-    from pyspark.errors import PySparkException  # slow to import, and only this command needs it
-
     with example_store() as path:
         _say(f"A store that an Apache RocketMQ 5.3.3 broker wrote, unpacked to {path}")
+        if find_spec("pyspark") is None:
+            _look(path)
+            _say(
+                f"Spark is not installed here. With it, the demo also reads, streams and copies the store: {INSTALL}",
+                ahead=1,
+            )
+            return
+        from pyspark.errors import PySparkException  # slow to import, and only this command needs it
+
         with busy("starting Spark"):
             spark = build_session("spark_mq demo", master="local[2]", config=_SETTINGS)
         try:
@@ -50,6 +63,43 @@ def demo() -> None:
     _say(
         "Your own: give the path of your broker's store, also while the broker runs; nothing in it is changed.", ahead=1
     )
+
+
+def _look(path: str) -> None:
+    """Prints how many messages each topic has, and the first ones of one topic, without Spark."""
+    _say("Read in three lines, without Spark:", ahead=1)
+    _say_code(
+        "from storage import open_store",
+        "with open_store(path) as store:",
+        f'    messages = store.get("{_TOPIC}", queue_id=0, offset=0, max_count=5).messages',
+    )
+    with open_store(path) as store:
+        queues = {topic: [store.bounds(topic, number) for number in store.queue_ids(topic)] for topic in store.topics()}
+        counts = {topic: sum(most - least for least, most in filter(None, found)) for topic, found in queues.items()}
+        few = store.get(_TOPIC, queue_id=0, offset=0, max_count=5).messages
+    _print_counts(counts)
+    _say("")
+    print_table(
+        _HEADINGS,
+        [
+            (
+                one.topic,
+                one.queue_id,
+                one.queue_offset,
+                f"{datetime.fromtimestamp(one.store_time_ms / 1000, UTC):%H:%M:%S.%f}"[:-3],
+                one.tags,
+                " ".join(one.keys),
+                body_text(one.plain_body),
+            )
+            for one in few
+        ],
+    )
+
+
+def _print_counts(counts: Mapping[str, int]) -> None:
+    _say("")
+    most_first = sorted(counts.items(), key=lambda count: (-count[1], count[0]))
+    print_table(("topic", "messages"), [(_short(topic), count) for topic, count in most_first if count])
 
 
 def _say(text: str, *, ahead: int = 0) -> None:
@@ -73,12 +123,10 @@ def _read(spark: SparkSession, path: str) -> dict[str, int]:
         counts = {row["topic"]: row["count"] for row in messages.groupBy("topic").count().collect()}
         one_topic = spark.read.format("spark_mq").option("topic", _TOPIC).load(path)
         few = one_topic.orderBy("commitlog_offset").limit(5).collect()
-    _say("")
-    most_first = sorted(counts.items(), key=lambda count: (-count[1], count[0]))
-    print_table(("topic", "messages"), [(_short(topic), count) for topic, count in most_first])
+    _print_counts(counts)
     _say("")
     print_table(
-        ("topic", "queue", "offset", "stored", "tags", "keys", "body"),
+        _HEADINGS,
         [
             (
                 row.topic,
@@ -96,18 +144,15 @@ def _read(spark: SparkSession, path: str) -> dict[str, int]:
 
 
 def _stream(spark: SparkSession, path: str, *, expected: int) -> None:
-    _say(f"The same topic as a stream, {_BATCH_ROWS} messages at a time:", ahead=1)
+    is_limited = ADMISSION_CONTROL.is_here
+    limit = f'.option("maxOffsetsPerTrigger", {_BATCH_ROWS})' if is_limited else ""
+    _say(f"The same topic as a stream{f', {_BATCH_ROWS} messages at a time' if is_limited else ''}:", ahead=1)
     _say_code(
         f'spark.readStream.format("spark_mq").option("topic", "{_TOPIC}").option("startingOffsets", "earliest")',
-        f'    .option("maxOffsetsPerTrigger", {_BATCH_ROWS}).load(path).writeStream…trigger(availableNow=True).start()',
+        f"    {limit}.load(path).writeStream…trigger(availableNow=True).start()",
     )
-    source = (
-        spark.readStream.format("spark_mq")
-        .option("topic", _TOPIC)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", _BATCH_ROWS)
-        .load(path)
-    )
+    reader = spark.readStream.format("spark_mq").option("topic", _TOPIC).option("startingOffsets", "earliest")
+    source = (reader.option("maxOffsetsPerTrigger", _BATCH_ROWS) if is_limited else reader).load(path)
     writer = (
         source.writeStream.format("memory")
         .queryName("demo")

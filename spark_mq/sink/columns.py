@@ -9,7 +9,9 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pyspark.sql.types import (
+from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError, WritesOwnSourceError, names
+from spark_mq.sink.options import LiveSinkOptions, RowOptions, SinkOptions
+from spark_mq.spark_api import (
     ArrayType,
     BinaryType,
     DataType,
@@ -19,9 +21,6 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-
-from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError, WritesOwnSourceError, names
-from spark_mq.sink.options import LiveSinkOptions, RowOptions, SinkOptions
 from storage.errors import ColumnIllegalError
 from storage.rules.message_rows import KAFKA_COLUMNS, is_kafka
 from storage.rules.retry_rows import NEEDED_COLUMNS

@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_mq.conditions import WriteFailedError, writing_conditions
 from spark_mq.hand_over import local_socket
@@ -37,6 +35,7 @@ from spark_mq.sink.dead_letters import discard_staged
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import StagedRows, stage_rows
 from spark_mq.sink.place import SeenStore, not_shared
+from spark_mq.spark_api import TaskContext, WriterCommitMessage
 from storage import open_store
 from storage.batch.commit import CommitOutcome, abort_batch
 from storage.batch.ledger import Batch

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_mq.conditions import SENT_ROWS_STAY, TASK_SENT_NONE
 from spark_mq.remoting import RemotingCommand
@@ -25,6 +24,7 @@ from spark_mq.sink.live_transactions import OpenHalves
 from spark_mq.sink.options import LiveSinkOptions
 from spark_mq.sink.sends import refuse_unsafe
 from spark_mq.sink.wire_batches import BatchCutter, WireBatch
+from spark_mq.spark_api import WriterCommitMessage
 from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.epoch_times import current_time_ms

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_mq.conditions import NONE_SENT, WriteFailedError
 from spark_mq.sink.columns import InputColumns, warn_of_overruled
@@ -26,6 +24,7 @@ from spark_mq.sink.place import not_shared
 from spark_mq.sink.sends import statuses_text
 from spark_mq.sink.staged_rows import StagedWriter
 from spark_mq.sink.wire_batches import BatchCutter, WireBatch
+from spark_mq.spark_api import TaskContext, WriterCommitMessage
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import sink_digest
 from storage.epoch_times import current_time_ms

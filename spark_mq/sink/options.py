@@ -51,6 +51,10 @@ Acks = Literal["stored", "all"]
 DEFAULT_GROUP = "SPARK_MQ_SINK"
 MOST_BATCH_BYTES = MAX_MESSAGE_SIZE
 """The default limit of brokers. Java: MessageExtEncoder.encode(MessageExtBatch)."""
+QUERY_PROPERTY = "SPARK_MQ_QUERY"
+BATCH_PROPERTY = "SPARK_MQ_BATCH"
+"""By these a transaction check finds the checkpoint, and there whether a half's micro-batch was committed."""
+
 _STAGING_SUFFIX = ".spark_mq"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 

@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_mq.conditions import OptionError, WriteFailedError, writing_conditions
 from spark_mq.hand_over.local_socket import broker_note
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.dead_letters import RejectedRows
-from spark_mq.sink.options import SinkOptions
+from spark_mq.sink.options import BATCH_PROPERTY, QUERY_PROPERTY, SinkOptions
 from spark_mq.sink.place import SeenStore, check_task_place
+from spark_mq.spark_api import WriterCommitMessage
 from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
@@ -42,10 +42,6 @@ from storage.rules.retry_rows import ReturnedRows, ReturnRules
 from storage.rules.values import RejectedRow
 from storage.settings.load import StoreConfig, load_config
 from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
-
-QUERY_PROPERTY = "SPARK_MQ_QUERY"
-BATCH_PROPERTY = "SPARK_MQ_BATCH"
-"""By these a transaction check finds the checkpoint, and there whether a half's micro-batch was committed."""
 
 
 class EncodedRows(NamedTuple):

@@ -18,7 +18,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
+
+from spark_mq.conditions import warn_of_losses
+from spark_mq.source.options import SourceOptions
+from spark_mq.source.partition_reader import into_partitions, read_partition
+from spark_mq.source.query_cluster import Piece, QueryCluster, Split
+from spark_mq.source.ranges import QueueRange, ranges_between
+from spark_mq.source.rows import RowRequest
+from spark_mq.source.selection import open_cluster, request_of, select_queues, split_shown
+from spark_mq.source.starting_offsets import check_order, resolve_end, resolve_start
+from spark_mq.spark_api import (
     DataSourceReader,
     EqualTo,
     Filter,
@@ -29,15 +38,6 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-
-from spark_mq.conditions import warn_of_losses
-from spark_mq.source.options import SourceOptions
-from spark_mq.source.partition_reader import into_partitions, read_partition
-from spark_mq.source.query_cluster import Piece, QueryCluster, Split
-from spark_mq.source.ranges import QueueRange, ranges_between
-from spark_mq.source.rows import RowRequest
-from spark_mq.source.selection import open_cluster, request_of, select_queues, split_shown
-from spark_mq.source.starting_offsets import check_order, resolve_end, resolve_start
 from spark_mq.worker_errors import named_for_spark
 from storage.epoch_times import current_time_ms
 from storage.errors import IndexGeometryUnknownError
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 class _PushFilters:
     """`pushFilters` of one reader. Spark asks `__func__` whether it is the base class's own."""
 
-    __func__ = staticmethod(DataSourceReader.pushFilters)
+    __func__ = getattr(DataSourceReader, "pushFilters", None)  # no Spark before 4.1 has it, or asks
 
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader

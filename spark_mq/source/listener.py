@@ -15,19 +15,23 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-    StreamingQueryProgress,
-)
-
 from spark_mq.source.lag import QueueLag, queue_lags, skipped_commits, source_metrics, sources_without_latest, total_lag
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.stream_reader import StreamReader
+from spark_mq.spark_versions import SparkNotFoundError, not_installed
+
+try:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryListener,
+        StreamingQueryProgress,
+    )
+except ImportError as error:
+    raise SparkNotFoundError(not_installed(error), name=error.name) from error
 
 _SCAN = "StreamingDataSourceV2ScanRelation"
 _LOG = logging.getLogger(__name__)

@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql.datasource import InputPartition
 
 from spark_mq.source.ranges import MOST_PARTITIONS, pack
+from spark_mq.spark_api import InputPartition, TaskContext
 
 if TYPE_CHECKING:  # a task needs no planning
     from spark_mq.source.query_cluster import Split

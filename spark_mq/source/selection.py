@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING
 
 from spark_mq.conditions import OptionError, names
 from spark_mq.source.cluster import Cluster
@@ -18,6 +17,9 @@ from spark_mq.source.ranges import QueueRange, split_ranges
 from spark_mq.source.rows import COLUMNS, CORRUPT_COLUMN, KAFKA_COLUMNS, RowRequest, columns_named
 from storage.names import MULTI_DISPATCH_PREFIX, advice, names_several, nearest
 from storage.settings.load import ConfigurationWarning
+
+if TYPE_CHECKING:
+    from spark_mq.spark_api import StructType
 
 
 def open_cluster(options: SourceOptions) -> QueryCluster:

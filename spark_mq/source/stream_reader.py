@@ -10,15 +10,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 
 from spark_mq.conditions import CheckpointOfAnotherQueryError, DataLossError, names, warn_of_losses
 from spark_mq.source.group_offsets import GroupOffsets
@@ -30,6 +21,16 @@ from spark_mq.source.query_cluster import QueryCluster
 from spark_mq.source.ranges import FrozenEnd, QueueRange, ReadLimits, is_delayed, plan_end
 from spark_mq.source.selection import open_cluster, request_of, select_queues, split_shown
 from spark_mq.source.starting_offsets import Continuity, check_continuity, check_new_queue, resolve_start
+from spark_mq.spark_api import (
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from spark_mq.worker_errors import named_for_spark
 from storage.epoch_times import current_time_ms
 
@@ -55,6 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._selected: tuple[Sequence[QueueId], list[QueueId]] | None = None  # of these queues of the cluster these
         self._ends: dict[QueueId, int] | None = None  # of the selected queues, until a look finds anything new
         self._position = QueueOffsets()  # what the last plan reads up to
+        self._has_planned = False  # whether `partitions` was called
         self._caught_up: QueueOffsets | None = None  # where nothing was left to read at the last look
         self._reported = QueueOffsets()
         self._unread = UnreadBytes()
@@ -98,8 +100,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @named_for_spark()
     @collected_later()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        self._position = self._latest(self._position_of(start), limit)
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """Spark before 4.2 names neither: the start is then the end of the batch before, if this process has planned it."""
+        if start is not None:
+            self._position = self._latest(self._position_of(start), limit)
+        elif self._has_planned:
+            self._position = self._latest(self._position, None)
+        else:
+            self._position = self._all_there_is()
         return self._given(self._position)
 
     @named_for_spark()
@@ -125,7 +133,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @named_for_spark()
     @collected_later()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._partitions(self._position_of(start), self._position_of(end))
+        self._position, self._has_planned = self._position_of(end), True
+        return self._partitions(self._position_of(start), self._position)
 
     def stop(self) -> None:
         """Spark calls this seldom; nothing depends on it."""
@@ -163,7 +172,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         warn_of_losses(resolved.losses)
         return self._moved(QueueOffsets(), resolved.offsets)
 
-    def _latest(self, start: QueueOffsets, limit: ReadLimit) -> QueueOffsets:
+    def _all_there_is(self) -> QueueOffsets:
+        """The ends of all queues, where Spark does not say from where the query reads. `partitions` learns it, and checks it then."""
+        self._refresh()
+        return self._moved(QueueOffsets(), self._available())
+
+    def _latest(self, start: QueueOffsets, limit: ReadLimit | None) -> QueueOffsets:
+        """Where the next batch ends. `limit` None: of a Spark that names none, so there is none."""
         changed = self._refresh() or self._frozen is not None
         if not changed and start == self._caught_up:
             if self._group is not None:
@@ -203,8 +218,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.cluster.look_up(moved)
         return position.moved_to(ends, self.cluster.record_before, broken=broken)
 
-    def _limits(self, limit: ReadLimit) -> ReadLimits:
-        if isinstance(limit, ReadAllAvailable):
+    def _limits(self, limit: ReadLimit | None) -> ReadLimits:
+        if limit is None or isinstance(limit, ReadAllAvailable):
             return ReadLimits()
         limits = self.options.read_limits
         return limits if self._frozen is None else limits.without_minimum()
@@ -296,7 +311,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         changed = self._refresh()
         if not self._planned:  # a batch of an earlier run, maybe of another query
-            self._await_brokers(end.keys())
+            self._await_brokers([*start, *end])
             self.cluster.refuse_lost_queues({queue.broker_name for queue in end} - set(self.cluster.brokers))
             refuse_other_checkpoint(
                 end.keys(), self._named_by_options(end.keys()), self.cluster.brokers, self.options.place_option

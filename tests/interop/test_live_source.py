@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_mq.conditions import ConvertedError, DataLossError, NoGroupOffsetsError, OptionError
 from spark_mq.source.batch_reader import BatchReader
@@ -20,6 +19,7 @@ from spark_mq.source.options import SourceOptions
 from spark_mq.source.partition_reader import read_partition
 from spark_mq.source.rows import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
 from spark_mq.source.stream_reader import StreamReader
+from spark_mq.spark_api import ReadAllAvailable
 from tests.interop.test_consumer_progress import consumer_progress
 from tests.interop.test_live_stream import add_queues
 from tests.support.java_broker import Oracle, RunningBroker, wait_until

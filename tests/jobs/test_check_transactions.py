@@ -14,7 +14,7 @@ import pytest
 from jobs import check_transactions, redrive_transactions
 from jobs.check_transactions import CheckpointChecker, first_answer, load_checker
 from spark_mq.conditions import OptionError
-from spark_mq.sink.partition_writer import BATCH_PROPERTY, QUERY_PROPERTY
+from spark_mq.sink.options import BATCH_PROPERTY, QUERY_PROPERTY
 from storage import Message, open_store
 from storage.rules.half_messages import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TransactionState, half_message
 from storage.rules.inner_messages import InnerMessage

@@ -20,7 +20,6 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StringType, StructType
 
 from spark_mq.conditions import InvalidRowError, OptionError, SparkMqError, WriteFailedError
@@ -30,6 +29,7 @@ from spark_mq.sink.commit import StoreSink, abort_rows, commit_rows
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import StagedRows, stage_rows
 from spark_mq.sink.writers import BatchWriter
+from spark_mq.spark_api import WriterCommitMessage
 from storage import open_store
 from storage.batch.intent import intent_directory, load_intents
 from storage.batch.ledger import Batch

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import Filter
 
 from spark_mq.source.batch_reader import BatchReader
 from spark_mq.source.options import SourceOptions
@@ -17,6 +16,7 @@ from spark_mq.source.partition_reader import QueuePartition
 from spark_mq.source.query_cluster import Split
 from spark_mq.source.queue_split import QueueSplit
 from spark_mq.source.stream_reader import StreamReader
+from spark_mq.spark_api import Filter
 
 Position = dict[str, Any]
 

@@ -6,8 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+
+from spark_mq.spark_versions import ADMISSION_CONTROL
+
+needs_limits = pytest.mark.skipif(not ADMISSION_CONTROL.is_here, reason="needs Spark 4.2: limits of a micro-batch")
+"""For tests of queries with limits; `test_releases.py` shows that an older Spark refuses them."""
 
 
 class Stream:

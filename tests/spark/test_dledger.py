@@ -12,11 +12,12 @@ import pytest
 from tests.support.fixture_stores import unpack_group
 
 from .conftest import ReadStore
-from .streams import Stream
+from .streams import Stream, needs_limits
 
 TOPICS = "TopicA,TopicBatch,TopicDelay,TopicTransaction,TopicTail"
 
 
+@needs_limits
 @pytest.mark.spark
 def test_batch_and_stream_have_what_the_group_served(
     read_store: ReadStore, stream_store: Callable[..., Stream], tmp_path: Path

@@ -11,7 +11,6 @@ from typing import Any
 import fsspec
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from spark_mq.conditions import OptionError
 from spark_mq.source.group_offsets import WRITE_INTERVAL_MS, GroupOffsets
@@ -19,6 +18,7 @@ from spark_mq.source.lag import skipped_commits
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.stream_reader import StreamReader
+from spark_mq.spark_api import ReadAllAvailable, ReadMaxRows
 from storage import open_store
 from storage.errors import NameIllegalError
 from storage.files.local_file_system import LocalFileSystem

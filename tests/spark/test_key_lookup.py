@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pyspark.sql.datasource import EqualTo
 
 from spark_mq.conditions import ConvertedError
+from spark_mq.spark_api import EqualTo
 from storage.format.keys import HEADER_SIZE, ITEM, SLOT
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.store_builder import StoreBuilder

@@ -23,6 +23,7 @@ from tests.support.store_builder import StoreBuilder
 
 from .conftest import ReadStore
 from .golden_rows import golden_rows, hashed
+from .streams import needs_limits
 
 pytestmark = pytest.mark.spark
 
@@ -217,6 +218,7 @@ def test_an_invalid_row_fails_the_write_by_name_and_nothing_is_written(
     assert [(row.body, row.error_column, row.error_rule) for row in letters] == [(None, "body", "it is null")]
 
 
+@needs_limits
 def test_a_stream_goes_on_from_its_checkpoint_and_a_replayed_batch_is_written_once(
     tmp_path: Path, make_query: Callable[..., SinkQuery], read_store: ReadStore
 ) -> None:

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_mq.conditions import CheckpointOfAnotherQueryError, DataLossError
+from spark_mq.spark_api import ReadAllAvailable
 from tests.support.store_builder import StoreBuilder
 
 from .in_process import Position, bodies, next_batch, open_stream, until

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_mq.conditions import AvailableNowError, NoOffsetForTimestampError
 from spark_mq.source import stream_reader
 from spark_mq.source.stream_reader import StreamReader
+from spark_mq.spark_api import ReadAllAvailable
 from storage.files import local_files
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import START_MS, StoreBuilder

@@ -15,7 +15,7 @@ from tests.support.store_builder import StoreBuilder
 
 from .conftest import ReadStore
 from .golden_rows import golden_rows
-from .streams import Stream
+from .streams import Stream, needs_limits
 
 pytestmark = pytest.mark.spark
 
@@ -83,6 +83,7 @@ def test_queues_and_topics_join_a_running_query_that_stops_and_starts(
         assert order == sorted(order), "each queue in order"
 
 
+@needs_limits
 def test_a_stream_reads_what_apaches_broker_wrote(
     stream_store: StreamStore, pristine_store: Callable[[str], Fixture]
 ) -> None:

@@ -1,0 +1,83 @@
+"""Spark before 4.2 asks for the latest offset and names no start: each row is read once all the same, and what is lost is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_mq.conditions import DataLossError
+from tests.support.store_builder import StoreBuilder
+
+from .in_process import Position, bodies, open_stream, rows_between
+
+EARLIEST = {"topic": "Topic", "startingOffsets": "earliest"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StoreBuilder:
+    return StoreBuilder(tmp_path / "broker-a")
+
+
+def first_run(store: StoreBuilder) -> tuple[Position, list[str]]:
+    """Where a new query stands after its first batch, and what it read: Spark asks for the end before the start."""
+    reader = open_stream(store.root, **EARLIEST)
+    end = reader.latestOffset()
+    return end, bodies(rows_between(reader, reader.initialOffset(), end))
+
+
+def test_a_running_query_reads_each_row_once(store: StoreBuilder) -> None:
+    sent = store.send_many("Topic", 20)
+    reader = open_stream(store.root, **EARLIEST)
+    position, end = reader.initialOffset(), reader.latestOffset()
+    read = bodies(rows_between(reader, position, end))
+    for _ in range(3):
+        assert reader.latestOffset() == end, "nothing new: Spark runs no batch"
+        sent += store.send_many("Topic", 5)
+        position, end = end, reader.latestOffset()
+        read += bodies(rows_between(reader, position, end))
+    assert read == sent
+
+
+def test_a_restarted_query_goes_on_where_its_checkpoint_ends(store: StoreBuilder) -> None:
+    sent = store.send_many("Topic", 20)
+    position, read = first_run(store)
+    assert open_stream(store.root, **EARLIEST).latestOffset() == position
+    sent += store.send_many("Topic", 5)
+    restarted = open_stream(store.root, **EARLIEST)
+    read += bodies(rows_between(restarted, position, restarted.latestOffset()))
+    assert read == sent
+
+
+def test_a_repeated_batch_is_followed_by_what_came_later(store: StoreBuilder) -> None:
+    sent = store.send_many("Topic", 20)
+    start = open_stream(store.root, **EARLIEST).initialOffset()
+    end, read = first_run(store)
+    sent += store.send_many("Topic", 5)
+    restarted = open_stream(store.root, **EARLIEST)
+    assert bodies(rows_between(restarted, start, end)) == read
+    assert read + bodies(rows_between(restarted, end, restarted.latestOffset())) == sent
+
+
+@pytest.mark.parametrize("count", [4, 10, 25], ids=["shorter", "as long", "longer"])
+def test_a_recreated_topic_is_noticed_at_a_restart(count: int, store: StoreBuilder) -> None:
+    store.send_many("Topic", 10, prefix="old ")
+    position, _ = first_run(store)
+    store.delete_topic("Topic")
+    store.send_many("Topic", count, prefix="new ")
+    restarted = open_stream(store.root, **EARLIEST)
+    end = restarted.latestOffset()
+    assert end != position, "Spark runs a batch"
+    with pytest.raises(DataLossError):
+        restarted.partitions(position, end)
+
+
+def test_a_lost_topic_is_noticed_while_the_query_runs(store: StoreBuilder) -> None:
+    store.send_many("Topic", 10, prefix="old ")
+    reader = open_stream(store.root, **EARLIEST)
+    start, end = reader.initialOffset(), reader.latestOffset()
+    rows_between(reader, start, end)
+    store.delete_topic("Topic")
+    store.send_many("Topic", 25, prefix="new ")
+    with pytest.raises(DataLossError):
+        reader.latestOffset()
