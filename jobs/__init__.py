@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 JOBS = {
+    "archive": "Archive topics into a Delta table that readers go on in, and keep the table.",
     "check_transactions": "Ask what became of half messages, and commit them, roll them back or put them back.",
     "delete_expired_files": "Delete a store's oldest log files, and the files of queues and index that then point to nothing.",
     "deliver_delayed": "Deliver delayed messages that are due, by level and by time.",
