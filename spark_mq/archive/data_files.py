@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_mq.source.archive_files import file_system
-from spark_mq.source.archive_table import FILE_SCHEMA, GAP_END, INCARNATION, KEYS, STATISTICS, Gap, Place
+from spark_mq.source.archive_table import FILE_SCHEMA, GAP_END, INCARNATION, KEY_COUNT, STATISTICS, Gap, Place
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 
@@ -161,27 +161,23 @@ class _Statistics:
     def __init__(self) -> None:
         self._low: dict[str, Any] = {}
         self._high: dict[str, Any] = {}
-        self._nulls = dict.fromkeys((*STATISTICS, KEYS), 0)
-        self._has_several_keys = False
+        self._nulls = dict.fromkeys(STATISTICS, 0)
 
     def add(self, table: pa.Table) -> None:
-        for name in (*STATISTICS, KEYS):
+        for name in STATISTICS:
             column = table[name]
             self._nulls[name] += column.null_count
             found = pc.min_max(column).as_py()
             if found["min"] is not None:
                 self._low[name] = min(self._low.get(name, found["min"]), found["min"])
                 self._high[name] = max(self._high.get(name, found["max"]), found["max"])
-        several = pc.any(pc.match_substring(table[KEYS], " ")).as_py()
-        self._has_several_keys = self._has_several_keys or bool(several)
 
     def text(self, rows: int) -> str:
-        names = [name for name in self._low if name != KEYS or not self._has_several_keys]
         return json.dumps(
             {
                 "numRecords": rows,
-                "minValues": {name: _stated(self._low[name]) for name in names},
-                "maxValues": {name: _stated(self._high[name]) for name in names},
+                "minValues": {name: _stated(self._low[name]) for name in self._low},
+                "maxValues": {name: _stated(self._high[name]) for name in self._low},
                 "nullCount": self._nulls,
             }
         )
@@ -209,6 +205,7 @@ def _day_text(day: int) -> str:
 
 def _with_own_columns(rows: pa.RecordBatch, incarnation: int) -> pa.RecordBatch:
     own: Mapping[str, pa.Array] = {
+        KEY_COUNT: pc.add(pc.count_substring(rows.column("keys"), " "), 1).fill_null(0),
         INCARNATION: pa.repeat(pa.scalar(incarnation, pa.int32()), rows.num_rows),
         GAP_END: pa.nulls(rows.num_rows, pa.int64()),
     }

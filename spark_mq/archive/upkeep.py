@@ -21,7 +21,16 @@ from spark_mq.archive.data_files import LifeOfQueue, WrittenFile, write_messages
 from spark_mq.conditions import ArchiveError, OptionError
 from spark_mq.options import parse_duration_ms
 from spark_mq.source.archive_files import read_rows
-from spark_mq.source.archive_table import FILE_SCHEMA, GAP_END, INCARNATION, PARTITIONED_BY, ArchiveTable, Part, Place
+from spark_mq.source.archive_table import (
+    FILE_SCHEMA,
+    GAP_END,
+    INCARNATION,
+    KEY_COUNT,
+    PARTITIONED_BY,
+    ArchiveTable,
+    Part,
+    Place,
+)
 from storage.epoch_times import current_time_ms
 
 SMALL_BYTES = 64 << 20
@@ -29,7 +38,7 @@ SMALL_BYTES = 64 << 20
 JOINED_BYTES = 256 << 20
 """Of stored files that become one, at most."""
 FILES_A_COMMIT = 2_000
-FILE_COLUMNS = [name for name in FILE_SCHEMA.names if name not in (INCARNATION, GAP_END)]
+FILE_COLUMNS = [name for name in FILE_SCHEMA.names if name not in (INCARNATION, KEY_COUNT, GAP_END)]
 _DAY_MS = 86_400_000
 
 

@@ -65,7 +65,7 @@ class ArchivedRecords(Records):
         found = self._rows.column(_FIELDS.get(name, name))
         if pa.types.is_timestamp(found.type):
             return np.asarray(found.view(pa.int64())) // 1_000
-        return np.asarray(found)
+        return np.asarray(found.fill_null(0) if found.null_count else found)  # of a file from before the column was
 
     def topics(self) -> pa.Array:
         return pa.repeat(pa.scalar(self._topic.encode()), len(self))

@@ -4,6 +4,7 @@ A row is a message with all columns of the source, its body as the broker stored
 
     day           the UTC day of its store time; the table is partitioned by topic and day
     incarnation   0, and one more each time that the topic was deleted and made again: equal offsets of two lives do not meet
+    key_count     the keys in `keys`, 0 without any: where no message of a file has several, the least and greatest bound each key
     gap_end       null; otherwise the row is no message but says that [queue_offset, gap_end) expired before it was archived
 
 How far a queue is archived stands in the table's log, as the version of a transaction whose application id names the queue
@@ -33,13 +34,12 @@ from storage.files.remote import absolute_path, plain_path
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-DAY, INCARNATION, GAP_END = "day", "incarnation", "gap_end"
+DAY, INCARNATION, KEY_COUNT, GAP_END = "day", "incarnation", "key_count", "gap_end"
 PARTITIONED_BY = ("topic", DAY)
 _NEVER_NULL = frozenset(("topic", DAY, "broker_name", "queue_id", "queue_offset", INCARNATION))
-STATISTICS = ("broker_name", "queue_id", "queue_offset", INCARNATION, GAP_END, "store_timestamp", "unique_key")
+STATISTICS = ("broker_name", "queue_id", "queue_offset", INCARNATION, GAP_END, "store_timestamp", "unique_key", "keys",
+              KEY_COUNT)  # fmt: skip
 """The columns whose least and greatest value each file states, whoever writes it."""
-KEYS = "keys"
-"""The archiver states these of a file in which no message has several: the text of several says nothing about each."""
 MAY_BE_USED = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "invariants", "appendOnly"))
 """Features of Delta that do not change how a data file is read."""
 _END_BITS = 48
@@ -47,7 +47,7 @@ _ENDS = (1 << _END_BITS) - 1
 
 
 def _schema() -> pa.Schema:
-    own = {DAY: pa.date32(), INCARNATION: pa.int32(), GAP_END: pa.int64()}
+    own = {DAY: pa.date32(), INCARNATION: pa.int32(), KEY_COUNT: pa.int32(), GAP_END: pa.int64()}
     types = {name: COLUMNS[name].arrow_type for name in COLUMN_NAMES} | own
     return pa.schema([pa.field(name, kind, name not in _NEVER_NULL) for name, kind in types.items()])
 
@@ -275,13 +275,14 @@ def part_of(row: Mapping[str, Any]) -> Part | None:
 
 
 def _key_bounds(row: Mapping[str, Any], rows: int) -> tuple[tuple[str, str] | None, tuple[str, str] | None]:
-    """An empty range where no message has any. Spark cuts texts to 32 characters: a cut one bounds nothing."""
+    """An empty range where no message has any. Spark cuts texts to 32 characters: a cut one bounds nothing, nor do lists of keys."""
     found: list[tuple[str, str] | None] = []
-    for name in ("unique_key", KEYS):
+    has_lists = (row.get(f"max.{KEY_COUNT}") or 2) > 1
+    for name in ("unique_key", "keys"):
         low, high = row.get(f"min.{name}"), row.get(f"max.{name}")
         if row.get(f"null_count.{name}") == rows:
             found.append(("\U0010ffff", ""))
-        elif low is None or high is None or len(high) > 32:
+        elif low is None or high is None or len(high) > 32 or (name == "keys" and has_lists):
             found.append(None)
         else:
             found.append((low, high))

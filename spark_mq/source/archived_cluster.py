@@ -247,17 +247,15 @@ class ArchivedCluster:
 
     def offset_at_bytes(self, queue: QueueId, start: int, size_bytes: int) -> int:
         border = self._border(queue)
-        at = start
         for part in self._parts(queue, start, border):
             offsets, sums = sizes_of(self._table.place, part)
-            low = int(offsets.searchsorted(at))
+            low, stop = int(offsets.searchsorted(start)), int(offsets.searchsorted(border))
             before = int(sums[low - 1]) if low else 0
             high = int(sums.searchsorted(before + size_bytes, side="right"))
-            if high < len(offsets) and offsets[high] < border:
+            if high < stop:
                 return int(offsets[high])
-            size_bytes -= max(0, (int(sums[-1]) if len(sums) else 0) - before)
-            at = max(at, part.end)
-        return self._inner.offset_at_bytes(queue, max(at, border), size_bytes) if self._has(queue) else border
+            size_bytes -= int(sums[stop - 1]) - before if stop > low else 0
+        return self._inner.offset_at_bytes(queue, max(start, border), size_bytes) if self._has(queue) else border
 
     # Reading
 
