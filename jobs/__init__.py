@@ -10,6 +10,7 @@ JOBS = {
     "rebuild_queues": "Build a store's consume queues and index again from its log.",
     "redrive_transactions": "Put half messages without an answer back, so that they are checked again.",
     "replay_dead_letters": "Put a consumer group's dead letters back into their topics, or into the group's retry topic.",
+    "restore": "Put archived messages back into a store or a cluster, each once.",
     "verify_store": "Compare a store's queues, index and checkpoint with its log, reading only.",
 }
 """Each job, and the first line of its --help."""
