@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from spark_mq.archive.data_files import WrittenFile
 from spark_mq.conditions import ArchiveError
@@ -93,9 +94,7 @@ def commit(
         app_transactions=moves, custom_metadata={"userMetadata": "spark_mq archive", **what}, max_commit_retries=_TRIES
     )
     try:
-        table.delta.create_write_transaction(
-            adds, "append", table.delta.schema(), list(PARTITIONED_BY), commit_properties=properties
-        )
+        _transaction(table, adds, properties)
     except (DeltaError, CommitFailedError, OSError) as error:
         table.refresh()
         if not _is_there(table, files, progress):
@@ -104,6 +103,12 @@ def commit(
             raise ArchiveError(table.place.url, f"a commit failed, and nothing was archived: {error}") from error
     table.refresh()
     return table.version
+
+
+def _transaction(table: ArchiveTable, adds: Sequence[Any], properties: Any) -> None:
+    table.delta.create_write_transaction(
+        adds, "append", table.delta.schema(), list(PARTITIONED_BY), commit_properties=properties
+    )
 
 
 def _is_there(table: ArchiveTable, files: Sequence[WrittenFile], progress: Mapping[QueueId, Progress]) -> bool:
