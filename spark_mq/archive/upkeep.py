@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import NamedTuple
 
-from spark_mq.archive.commits import ArchiveConflictError
+from spark_mq.archive.commits import ArchiveConflictError, wait_a_little
 from spark_mq.archive.data_files import LifeOfQueue, WrittenFile, write_messages
 from spark_mq.conditions import ArchiveError, OptionError
 from spark_mq.options import parse_duration_ms
@@ -186,7 +186,11 @@ def drop_old_days(
 
 
 def replace_files(table: ArchiveTable, old: Sequence[Part], new: Sequence[WrittenFile], *, is_change: bool) -> None:
-    """One commit that removes files and adds others. Raises ArchiveConflictError where one is not there any more."""
+    """One commit that removes files and adds others. Raises ArchiveConflictError where one is not there any more.
+
+    delta-rs 1.6 does not compare what is removed with what other commits removed meanwhile. So a try is made for the very next version
+    alone, on a look at the table that has all of the files.
+    """
     from deltalake import CommitProperties
     from deltalake.exceptions import CommitFailedError, DeltaError
     from deltalake.transaction import AddAction, RemoveAction
@@ -209,22 +213,30 @@ def replace_files(table: ArchiveTable, old: Sequence[Part], new: Sequence[Writte
         )
         for file in new
     ]
-    try:
-        table.delta.create_write_transaction(
-            [*removes, *adds],
-            "append",
-            table.delta.schema(),
-            list(PARTITIONED_BY),
-            commit_properties=CommitProperties(custom_metadata={"userMetadata": "spark_mq archive upkeep"}),
-        )
-    except (DeltaError, OSError) as error:
-        table.refresh()
+    properties = CommitProperties(custom_metadata={"userMetadata": "spark_mq archive upkeep"}, max_commit_retries=0)
+    for tries in range(_TRIES):
         there = set(table.files())
-        if any(part.path in there for part in old) or any(file.path not in there for file in new):
-            if isinstance(error, CommitFailedError):
-                raise ArchiveConflictError(str(error)) from error
-            raise ArchiveError(table.place.url, f"a commit failed, and nothing was changed: {error}") from error
-    table.refresh()
+        if any(part.path not in there for part in old):
+            raise ArchiveConflictError("another process has removed some of the files")
+        try:
+            table.delta.create_write_transaction(
+                [*removes, *adds], "append", table.delta.schema(), list(PARTITIONED_BY), commit_properties=properties
+            )
+        except (DeltaError, OSError) as error:
+            table.refresh()
+            there = set(table.files())
+            if not any(part.path in there for part in old) and all(file.path in there for file in new):
+                return  # it is there, whatever the answer was
+            if not isinstance(error, CommitFailedError):
+                raise ArchiveError(table.place.url, f"a commit failed, and nothing was changed: {error}") from error
+            wait_a_little(tries)
+            continue
+        table.refresh()
+        return
+    raise ArchiveConflictError("other processes commit all the time")
+
+
+_TRIES = 50
 
 
 def vacuum(table: ArchiveTable, keep_ms: int, report: UpkeepReport, *, dry_run: bool = False) -> None:

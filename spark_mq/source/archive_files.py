@@ -302,3 +302,12 @@ def sizes_of(place: Place, part: Part) -> tuple[np.ndarray, np.ndarray]:
     if not offsets:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     return np.concatenate(offsets), np.cumsum(np.concatenate(sizes).astype(np.int64))
+
+
+@lru_cache(maxsize=1 << 16)
+def total_size(place: Place, part: Part) -> int:
+    """The bytes of all records of a part."""
+    return sum(
+        int(np.asarray(rows.column("store_size")).astype(np.int64).sum())
+        for rows in read_rows(place, [part], part.start, part.end, ["store_size"])
+    )

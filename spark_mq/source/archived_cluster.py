@@ -12,6 +12,7 @@ Offsets that are in neither, and named gaps, are a loss for the query that reads
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_mq.conditions import DataLossError, SparkMqError, warn_of_losses
-from spark_mq.source.archive_files import ArchiveSplit, first_not_older, place_at, sizes_of
+from spark_mq.source.archive_files import ArchiveSplit, first_not_older, place_at, sizes_of, total_size
 from spark_mq.source.archive_table import ArchiveTable, Life, Part, Place, last_place
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.group_offsets import GroupOffsets
@@ -32,6 +33,7 @@ from spark_mq.source.rows import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
 from storage.errors import OffsetOutOfRangeError
 
+_LOG = logging.getLogger("spark_mq.source.archive")
 LOOK_EVERY_S = 10.0
 """Between two looks at a table that nothing asks for."""
 
@@ -49,6 +51,8 @@ class ArchivedCluster:
         self._shown: tuple[Sequence[QueueId], list[QueueId]] | None = None
         self._records_before: dict[tuple[QueueId, int], RecordPlace | None] = {}
         self._told: set[QueueId] = set()
+        self._planned: set[str] = set()
+        """The files that splits name."""
         self._there: tuple[Sequence[QueueId], frozenset[QueueId]] = (), frozenset()
 
     # What there is
@@ -237,10 +241,13 @@ class ArchivedCluster:
 
     def bytes_between(self, queue: QueueId, start: int, end: int) -> int:
         border = self._border(queue)
-        total = 0
-        for part in self._parts(queue, start, min(end, border)):
+        stop, total = min(end, border), 0
+        for part in self._parts(queue, start, stop):
+            if start <= part.start and part.end <= stop:
+                total += total_size(self._table.place, part)
+                continue
             offsets, sums = sizes_of(self._table.place, part)
-            low, high = offsets.searchsorted(start), offsets.searchsorted(min(end, border))
+            low, high = offsets.searchsorted(start), offsets.searchsorted(stop)
             if high > low:
                 total += int(sums[high - 1]) - (int(sums[low - 1]) if low else 0)
         return total + (self._inner.bytes_between(queue, max(start, border), end) if end > border else 0)
@@ -302,6 +309,7 @@ class ArchivedCluster:
         parts = self._parts(queue, ranges[0][0], ranges[-1][1])
         if request.key is not None:
             parts = [part for part in parts if part.may_have_key(request.key)]
+        self._planned.update(part.path for part in parts)
         return ArchiveSplit(self._table.place, queue, self._rank(queue), ranges, tuple(parts), request)
 
     def _rank(self, queue: QueueId) -> int:
@@ -324,6 +332,9 @@ class ArchivedCluster:
         return self._inner.group_offsets(group)
 
     def close(self) -> None:
+        if self._planned:
+            count = len(self._table.files())
+            _LOG.info("archive %s: the query opens %d of %d files", self._table.place.url, len(self._planned), count)
         self._inner.close()
 
 

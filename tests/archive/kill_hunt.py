@@ -64,7 +64,7 @@ def hunt(place: Path, kills: int, seed: int, *, archivers: int = 2, forgets: boo
                 step = own.choice((*STEPS, None, None))
                 after = own.random() * (1.5 if step is None else 5.0) + 0.2
                 order = {"store": str(store.root), "table": str(table), "seed": own.randrange(1 << 30), "step": step,
-                         "compacts": 0.05}  # fmt: skip
+                         "compacts": 0.4}  # fmt: skip
 
                 def hear(told: dict[str, int]) -> None:
                     with lock:
