@@ -1,4 +1,4 @@
-"""Archive topics into a Delta table that every reader of this package goes on in, and keep the table.
+"""Archive topics into a Delta table that readers go on in, and keep the table.
 
     python -m jobs.archive PATH --table URL [--topics a,b | --pattern REGEX] [--every 1m]
     python -m jobs.archive --table URL --verify | --compact | --keep "orders=400d, audit.*=10y" | --vacuum 7d   [--dry-run]
