@@ -42,7 +42,7 @@ class Archivers(WarmProcess):
 def live(order: dict[str, Any]) -> None:
     random = Random(order["seed"])
     _die_at(order["step"], random)
-    source = {"path": order["store"], "topic": "Topic"}
+    source = {**order["source"], "topic": "Topic"}
     table = open_or_make(Place.of(order["table"]))
     while True:
         try:

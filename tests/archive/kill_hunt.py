@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, randrange
+from typing import Protocol
 
 from tests.support.store_builder import StoreBuilder
 
@@ -47,14 +49,49 @@ class Hunt:
         )
 
 
-def hunt(place: Path, kills: int, seed: int, *, archivers: int = 2, forgets: bool = True) -> Hunt:
+class World(Protocol):
+    """What is archived: a topic `Topic` that grows and whose oldest messages expire."""
+
+    source: Mapping[str, str]
+    """Where it is, as options of the source."""
+    sent: dict[tuple[int, int], str]
+    """By queue and offset the body of each message."""
+
+    def turn(self, random: Random) -> None:
+        """Send some, and let some expire."""
+        ...
+
+
+class StoreWorld:
+    """A store that the test writes itself."""
+
+    def __init__(self, place: Path) -> None:
+        self._store = StoreBuilder(place / "broker-a", log_file_size_bytes=LOG_FILE_BYTES)
+        self.source = {"path": str(self._store.root)}
+        self.sent: dict[tuple[int, int], str] = {}
+        for queue_id in range(QUEUES):
+            self._send(queue_id)
+
+    def turn(self, random: Random) -> None:
+        for _ in range(random.randrange(1, 30)):
+            self._send(random.randrange(QUEUES))
+        if len(self._store.log_files) > KEPT_FILES:
+            self._store.delete_oldest_log_file()
+        time.sleep(random.random() * 0.1)
+
+    def _send(self, queue_id: int) -> None:
+        body = f"{queue_id}/{len(self.sent)}/" + "x" * (len(self.sent) % 90)
+        offset = self._store.end("Topic", queue_id)
+        self.sent[queue_id, offset] = body
+        self._store.send("Topic", body, queue_id=queue_id)
+
+
+def hunt(place: Path, kills: int, seed: int, *, archivers: int = 2, world: World | None = None) -> Hunt:
     """Two archivers at a time, each killed and begun again, until `kills` have died."""
     random, found = Random(seed), Hunt()
-    store = StoreBuilder(place / "broker-a", log_file_size_bytes=LOG_FILE_BYTES)
-    sent: dict[tuple[int, int], str] = {}
-    table = place / "archive"
-    for queue_id in range(QUEUES):
-        _send(store, sent, queue_id)
+    place.mkdir(parents=True, exist_ok=True)
+    world = world or StoreWorld(place)
+    source, table = dict(world.source), place / "archive"
     lock, enough = threading.Lock(), threading.Event()
 
     def keep_killing(number: int) -> None:
@@ -63,7 +100,7 @@ def hunt(place: Path, kills: int, seed: int, *, archivers: int = 2, forgets: boo
             while not enough.is_set():
                 step = own.choice((*STEPS, None, None))
                 after = own.random() * (1.5 if step is None else 5.0) + 0.2
-                order = {"store": str(store.root), "table": str(table), "seed": own.randrange(1 << 30), "step": step,
+                order = {"source": source, "table": str(table), "seed": own.randrange(1 << 30), "step": step,
                          "compacts": 0.4}  # fmt: skip
 
                 def hear(told: dict[str, int]) -> None:
@@ -81,26 +118,15 @@ def hunt(place: Path, kills: int, seed: int, *, archivers: int = 2, forgets: boo
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        for _ in range(random.randrange(1, 30)):
-            _send(store, sent, random.randrange(QUEUES))
-        if len(store.log_files) > KEPT_FILES:
-            store.delete_oldest_log_file()
-        time.sleep(random.random() * 0.1)
+        world.turn(random)
     for thread in threads:
         thread.join()
-    archived(table, path=str(store.root))
-    _judge(found, table, sent)
+    archived(table, topic="Topic", **source)
+    judge(found, table, world.sent)
     return found
 
 
-def _send(store: StoreBuilder, sent: dict[tuple[int, int], str], queue_id: int) -> None:
-    body = f"{queue_id}/{len(sent)}/" + "x" * (len(sent) % 90)
-    offset = store.end("Topic", queue_id)
-    sent[queue_id, offset] = body
-    store.send("Topic", body, queue_id=queue_id)
-
-
-def _judge(found: Hunt, table: Path, sent: dict[tuple[int, int], str]) -> None:
+def judge(found: Hunt, table: Path, sent: dict[tuple[int, int], str]) -> None:
     """Every offset is there once, or in a named gap; never both; every body is the one that was sent."""
     rows = table_rows(table)
     there = Counter((row["queue_id"], row["queue_offset"]) for row in rows)
