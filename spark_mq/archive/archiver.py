@@ -15,6 +15,7 @@ one; else the log is older than the archive (a copy, a replica that is behind), 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ MAX_OFFSETS = 4_000_000
 FILE_ROWS = 1_000_000
 """Of a file at most."""
 _TRIES = 50
+_LOOKS = 3
+_LOOK_S = 0.7
+"""Between two looks at brokers before a queue is refused."""
 REQUEST = RowRequest(COLUMN_NAMES, decompress=False)
 """All columns of the source, bodies as they are stored."""
 
@@ -59,8 +63,8 @@ def write_task(task: ArchiveTask) -> list[WrittenFile]:
 class QueueView(NamedTuple):
     """What the brokers' data and the table say of a queue. `first` and `at_last` are places of records in the log.
 
-    `last` is the last archived message of the newest life, and where it was; `at_last` the record that is at its offset now; both
-    None if there is none to be seen.
+    `last` is the last archived message of the newest life below `maximum`, and where it was; `at_last` the record that is at its
+    offset now; both None if there is none to be seen.
     """
 
     minimum: int
@@ -161,10 +165,17 @@ def archive_once(
     try:
         queues = select_queues(cluster, options)
         frozen = {queue: max(cluster.bounds(queue)) for queue in queues}
-        tries = 0
+        tries = looks = 0
         while True:
             report.refused.clear()
             planned = _plan(cluster, table, frozen, report, ReadLimits(max_offsets=max_offsets))
+            if (
+                report.refused and looks < _LOOKS
+            ):  # the table may know messages that came after our last look at the brokers
+                looks += 1
+                time.sleep(_LOOK_S)
+                cluster.refresh()
+                continue
             if dry_run:
                 report.left = {queue: (start, planned.ends[queue]) for queue, start in planned.starts.items()}
                 report.gaps = _gaps(planned)
@@ -214,7 +225,7 @@ def _view(cluster: QueryCluster, table: ArchiveTable, queue: QueueId) -> QueueVi
     if progress is None:
         return QueueView(minimum, maximum, None)
     life = table.newest(queue)
-    last = None if life is None else last_place(table.place, life)
+    last = None if life is None else last_place(table.place, life, max(minimum, maximum))
     at_last = None
     if last is not None and minimum <= last[0] < maximum:
         at_last = cluster.record_before(queue, last[0] + 1)

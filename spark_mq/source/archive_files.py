@@ -280,6 +280,17 @@ def place_at(place: Place, part: Part, offset: int) -> RecordPlace | None:
     return None
 
 
+def last_record(place: Place, part: Part, before: int) -> tuple[int, RecordPlace] | None:
+    """Offset and place of the last message of a part below an offset; None if it has none there."""
+    start = before - 1 if before == part.end else part.start  # the part ends behind its last message
+    found = None
+    for rows in read_rows(place, [part], start, before, _PLACE):
+        records = ArchivedRecords(part.queue.topic, rows)
+        at = int(rows.column("commitlog_offset")[-1].as_py()), int(records.column("store_time_ms")[-1])
+        found = int(rows.column("queue_offset")[-1].as_py()), at
+    return found
+
+
 def first_not_older(place: Place, parts: Iterable[Part], timestamp_ms: int) -> int | None:
     """The first offset of a life whose message was stored at or after a time; None if none was."""
     for part in sorted(parts, key=lambda each: each.start):

@@ -375,12 +375,13 @@ def overlapping(parts: Sequence[Part]) -> Iterator[list[Part]]:
         yield group
 
 
-def last_place(place: Place, life: Life) -> tuple[int, RecordPlace] | None:
-    """Offset, and place in the log, of the last archived message of a life; None if it has none."""
-    from spark_mq.source.archive_files import place_at
+def last_place(place: Place, life: Life, before: int | None = None) -> tuple[int, RecordPlace] | None:
+    """Offset, and place in the log, of the last archived message of a life, below offset `before`; None if it has none."""
+    from spark_mq.source.archive_files import last_record
 
-    if not life.parts:
-        return None
-    last = max(life.parts, key=lambda part: part.end)
-    found = place_at(place, last, last.end - 1)
-    return None if found is None else (last.end - 1, found)
+    parts = [part for part in life.parts if before is None or part.start < before]
+    for part in sorted(parts, key=lambda each: each.end, reverse=True):
+        found = last_record(place, part, part.end if before is None else min(part.end, before))
+        if found is not None:
+            return found
+    return None

@@ -144,17 +144,16 @@ class ArchivedCluster:
         if life is None or not life.parts or not self._has(queue):
             return life if life is not None and life.parts else None
         minimum, maximum = self._inner.bounds(queue)
-        reason = None
-        if life.end > max(minimum, maximum):
-            reason = f"the queue ends at {maximum}, and the archive has it up to {life.end}"
-        elif life.end > minimum:
-            last = last_place(self._table.place, life)
-            if last is not None and minimum <= last[0]:
-                found = self._inner.record_before(queue, last[0] + 1)
-                if found is not None and found[1] != last[1][1]:
-                    reason = f"another record than the archived one stands at offset {last[0]}"
-        if reason is None:
+        if life.end <= minimum or minimum >= maximum:
             return life
+        # The table may know messages that came after our last look at the brokers.
+        last = last_place(self._table.place, life, maximum)
+        if last is None or last[0] < minimum:
+            return life
+        found = self._inner.record_before(queue, last[0] + 1)
+        if found is None or found[1] == last[1][1]:
+            return life
+        reason = f"another record than the archived one stands at offset {last[0]}"
         if queue not in self._told:
             self._told.add(queue)
             text = (

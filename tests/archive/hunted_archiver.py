@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from spark_mq.archive import archiver, commits, data_files
-from spark_mq.archive.archiver import archive_once, write_task
+from spark_mq.archive.archiver import ArchiveReport, archive_once, write_task
 from spark_mq.archive.commits import open_or_make
 from spark_mq.archive.upkeep import UpkeepReport, compact, write_joined
 from spark_mq.conditions import ConvertedError, DataLossError
@@ -46,17 +46,26 @@ def live(order: dict[str, Any]) -> None:
     table = open_or_make(Place.of(order["table"]))
     while True:
         try:
-            report = archive_once(
-                SourceOptions.parse(source, "batch"), table, _tasks, max_offsets=random.randrange(20, 400), file_rows=50
-            )
+            options = SourceOptions.parse(source, "batch")
+            archive_once(options, table, _tasks, max_offsets=random.randrange(20, 400), file_rows=50, on_commit=_Told())
         except DataLossError:
             continue
-        if report.commits or report.conflicts:
-            print(json.dumps({"commits": report.commits, "conflicts": report.conflicts}), flush=True)
         if random.random() < order["compacts"]:
             compact(table, lambda joins: [write_joined(join) for join in joins], UpkeepReport())
         table.refresh()
         time.sleep(random.random() * 0.02)
+
+
+class _Told:
+    """Tells of each commit, and of the conflicts since the last one."""
+
+    def __init__(self) -> None:
+        self._conflicts = 0
+
+    def __call__(self, report: ArchiveReport) -> None:
+        news = report.conflicts - self._conflicts
+        self._conflicts = report.conflicts
+        print(json.dumps({"commits": 1, "conflicts": news}), flush=True)
 
 
 def _tasks(tasks: Any) -> Any:

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from spark_mq.archive import archiver, commits
-from spark_mq.archive.archiver import ArchiveTask, QueueView, plan_queue
+from spark_mq.archive.archiver import ArchiveTask, QueuePlan, QueueView, plan_queue
 from spark_mq.archive.commits import ArchiveConflictError, open_or_make
 from spark_mq.archive.data_files import WrittenFile
 from spark_mq.conditions import ConvertedError, DataLossError
 from spark_mq.source.archive_table import Gap, Place, Progress
 from spark_mq.source.offsets import QueueId
+from spark_mq.source.options import SourceOptions
 from spark_mq.source.rows import COLUMN_NAMES
+from spark_mq.source.selection import open_cluster
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import StoreBuilder
 
@@ -269,6 +271,23 @@ def test_a_store_that_is_older_than_the_archive_is_refused(store: StoreBuilder, 
     assert "not newer than the archive" in report.refused[QUEUE]
     assert report.commits == 0
     assert offsets_in(table) == list(range(10))
+
+
+def test_messages_that_another_run_archived_after_our_look_are_no_new_life(store: StoreBuilder, table: Path) -> None:
+    """A cluster is looked at once in a while only, so the table may know more than our look."""
+    store.send_many("Topic", 5)
+    options = SourceOptions.parse({"path": str(store.root), "topic": "Topic"}, "batch")
+    cluster = open_cluster(options)
+    store.send_many("Topic", 5)
+    archived(table, path=str(store.root))
+    looked = opened(table)
+    view = archiver._view(cluster, looked, QUEUE)
+    assert (view.maximum, view.progress) == (5, Progress(0, 10))
+    assert view.last is not None
+    assert view.last[0] == 4, "the last one that our look knows"
+    assert plan_queue(view).refusal, "refused, until a new look"
+    cluster.refresh()
+    assert plan_queue(archiver._view(cluster, looked, QUEUE)) == QueuePlan(0, 10)
 
 
 def test_a_dry_run_makes_nothing(store: StoreBuilder, table: Path) -> None:

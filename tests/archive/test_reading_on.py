@@ -14,7 +14,9 @@ from spark_mq.source import archive_files, archived_cluster
 from spark_mq.source.archive_files import ArchiveSplit
 from spark_mq.source.archived_cluster import LogSplit
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.rows import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
+from spark_mq.source.ranges import QueueRange
+from spark_mq.source.rows import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES, RowRequest
+from spark_mq.source.selection import open_cluster, split_shown
 from spark_mq.source.stream_reader import StreamReader
 from tests.spark.in_process import bodies, next_batch
 from tests.support.fixture_stores import Fixture
@@ -247,10 +249,27 @@ def test_a_topic_that_was_made_again_is_read_from_its_log(story: Story) -> None:
     """Until the archiver has seen it; then its own archived life goes on."""
     story.store.delete_topic("Topic")
     sent = story.store.send_many("Topic", 3, prefix="new ")
-    with pytest.warns(RuntimeWarning, match="its archive is not read: the queue ends at 3"):
+    with pytest.warns(RuntimeWarning, match="its archive is not read: another record than the archived one"):
         assert read(story, queueId="0") == sent
     archived(story.table, path=str(story.store.root))
     assert read(story, queueId="0") == sent
+
+
+def test_a_table_that_knows_more_than_our_look_at_the_log_is_read(tmp_path: Path) -> None:
+    story = Story(tmp_path, archives_all=True)
+    parsed = SourceOptions.parse({"path": str(story.store.root), "topic": "Topic"}, "batch")
+    brokers = open_cluster(parsed)
+    known = list(story.all_bodies)
+    for number in range(10):
+        story.send(0, f"late {number}")
+    archived(story.table, path=str(story.store.root))
+    cluster = archived_cluster.ArchivedCluster(brokers, opened(story.table))
+    queue = cluster.queues()[0]
+    assert cluster.bounds(queue) == (0, SENT // 2), "as far as our look at the log knows"
+    ranges = [QueueRange(each, *cluster.bounds(each)) for each in cluster.queues()]
+    pieces = split_shown(cluster, ranges, None, None)
+    splits = [cluster.split(piece, RowRequest(("body",))) for piece in pieces]
+    assert bodies([row for split in splits for batch in split.read() for row in batch.to_pylist()]) == known
 
 
 def test_an_archive_alone_is_read(story: Story) -> None:
