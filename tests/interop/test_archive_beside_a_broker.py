@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from random import Random, randrange
@@ -115,7 +116,9 @@ def test_a_query_goes_on_in_the_archive_of_a_broker_that_deletes(
     for number in range(20):
         world.send(f"last {number}")
     expected = [world.sent[place] for place in sorted(world.sent)]
-    plain = rows_of(**world.source, topic="Topic")
+    with warnings.catch_warnings():  # Java deletes files of the log before it moves a queue's minimum
+        warnings.simplefilter("ignore")
+        plain = rows_of(**world.source, topic="Topic", failOnDataLoss="false")
     assert len(plain) < len(expected) - 300, "what was archived first has expired"
     assert bodies(by_queue(rows_of(**options))) == expected
     again = SourceOptions.parse({**options, "maxOffsetsPerTrigger": "200"}, "streaming")
@@ -134,7 +137,11 @@ def test_killed_archivers_beside_a_broker_that_deletes_leave_every_message_once(
 ) -> None:
     seed = randrange(1 << 30)
     print(f"seed {seed}")
-    found = hunt(tmp_path / "hunt", int(os.environ.get("KILLS", "12")), seed, world=broker_world())
+    world = broker_world()
+    for number in range(900):
+        world.send(f"{number} " + "x" * 500)
+    world.until_expired()
+    found = hunt(tmp_path / "hunt", int(os.environ.get("KILLS", "12")), seed, world=world)
     print(found)
     assert found.wrong == []
     assert found.archived > 0
