@@ -1,6 +1,7 @@
 """Archive topics into a Delta table that readers go on in, and keep the table.
 
     python -m jobs.archive PATH --table URL [--topics a,b | --pattern REGEX] [--every 1m]
+    python -m jobs.archive PATH --table URL --values orders=orders.schema.json
     python -m jobs.archive --table URL --verify | --compact | --keep "orders=400d, audit.*=10y" | --vacuum 7d   [--dry-run]
 
 With `--name-server` in place of PATH the topics are those of a running cluster. Without both only the table is looked at. A run
@@ -13,9 +14,10 @@ Spark's tasks read the messages and write the files; delta-rs commits (the extra
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -36,6 +38,10 @@ from spark_mq.command_options import NO_CLUSTER, Connection, duration_ms
 from spark_mq.conditions import DataLossError, OptionError, SparkMqError
 from spark_mq.source.archive_table import ArchiveTable, Place
 from spark_mq.source.options import SourceOptions
+from spark_mq.values import ValueSchema, avro_schema, json_schema, parse_values, value_fields
+
+if TYPE_CHECKING:
+    from spark_mq.archive.typed import TypedReport
 
 _MOST_TASKS = 1_000
 T = TypeVar("T")
@@ -64,6 +70,12 @@ class Archive:
     file_rows: Annotated[
         int, typer.Option("--file-rows", metavar="N", min=1, help="Of a data file, at most so many messages.")
     ] = FILE_ROWS
+    values: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--values", metavar="TOPIC=FILE", help="A typed table too, by a JSON Schema or an .avsc; may be repeated."
+        ),
+    ] = None
     compact: Annotated[bool, typer.Option("--compact", help="Join small files.")] = False
     keep: Annotated[
         str | None,
@@ -88,6 +100,16 @@ class Archive:
         if any(not equals or not name for name, equals, _ in given):
             raise OptionError("--storage", "expected NAME=VALUE")
         return Place.of(self.table, {name: value for name, _, value in given})
+
+    def schemas(self) -> dict[str, ValueSchema]:
+        """Topic → the schema of its bodies. Raises OptionError, OSError."""
+        found = {}
+        for text in self.values or ():
+            topic, equals, file = text.partition("=")
+            if not equals or not topic or not file:
+                raise OptionError("--values", f"expected TOPIC=FILE, found {text!r}")
+            found[topic] = avro_schema(file) if file.endswith(".avsc") else json_schema(file)
+        return found
 
     def selection(self) -> dict[str, str]:
         if self.topics is not None and self.pattern is not None:
@@ -119,12 +141,13 @@ def run(
     ] = None,
     connection: Connection = NO_CLUSTER,
 ) -> JobReport:
+    schemas = options.schemas()
     place, keep = options.place(), [] if options.keep is None else parse_keep(options.keep, "--keep")
     if options.vacuum is not None and options.vacuum < LEAST_VACUUM_MS:
         raise OptionError("--vacuum", "younger files may be in use by readers and archivers: 7d at least")
     source = _source(shared, options, path, connection)
-    if source is None and not (options.compact or keep or options.vacuum is not None or options.verify):
-        rule = "give PATH or --name-server, or say what to do with the table: --verify, --compact, --keep or --vacuum"
+    if source is None and not (schemas or options.compact or keep or options.vacuum is not None or options.verify):
+        rule = "give PATH or --name-server, or say what to do with the table: --verify, --values, --compact, --keep or --vacuum"
         raise OptionError("--name-server", rule)
     makes = source is not None and not options.dry_run
     table = open_or_make(place) if makes else ArchiveTable.open(place)
@@ -134,10 +157,22 @@ def run(
         done = archive_once(source, table, tasks, max_offsets=options.max_offsets, file_rows=options.file_rows,
                             dry_run=options.dry_run)  # fmt: skip
         report.add_archived(done, dry_run=options.dry_run)
+    if schemas and not options.dry_run:
+        _write_typed(options, schemas, table, report)
     _keep_up(options, keep, table, report)
     if options.verify:
         report.add_findings(verify(table, options.is_meant()))
     return report.made(table)
+
+
+def _write_typed(options: Archive, schemas: Mapping[str, ValueSchema], table: ArchiveTable, report: _Report) -> None:
+    from spark_mq.archive.typed import SESSION, write_typed
+    from spark_mq.session import build_session
+
+    for topic, schema in schemas.items():
+        spark = build_session("spark_mq archive", master=options.master, config=SESSION)
+        fields = value_fields(spark, schema)
+        report.add_typed(write_typed(spark, table, topic, partial(parse_values, schema=schema), fields))
 
 
 def _keep_up(options: Archive, keep: Sequence[Any], table: ArchiveTable, report: _Report) -> None:
@@ -199,6 +234,7 @@ class _Report:
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._figures: dict[str, object] = {}
+        self._typed: dict[str, object] = {}
         self._is_idle = True
         self._exit_code = 0
 
@@ -236,6 +272,18 @@ class _Report:
         self._is_idle = self._is_idle and not done.commits
         if done.refused or (done.gaps and not dry_run) or done.new_lives:
             self._exit_code = 1
+
+    def add_typed(self, done: TypedReport) -> None:
+        if done.rows:
+            self._lines.append(f"typed {done.rows:,} messages of {done.topic}; {done.failed:,} are not of the schema")
+        if done.new_fields:
+            self._lines.append(f"the typed table of {done.topic} has new fields: {', '.join(done.new_fields)}")
+        if done.is_conflict:
+            self._lines.append(f"another run typed messages of {done.topic} meanwhile: run again for the rest")
+        typed = {"rows": done.rows, "failed": done.failed, "newFields": list(done.new_fields)}
+        self._figures["typed"] = {**self._typed, done.topic: typed}
+        self._typed[done.topic] = typed
+        self._is_idle = self._is_idle and not done.rows
 
     def add_upkeep(self, done: UpkeepReport, options: Archive) -> None:
         would = "would have " if options.dry_run else ""

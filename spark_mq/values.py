@@ -19,7 +19,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     ArrayType,
@@ -55,10 +55,14 @@ class ValueSchema:
         from pyspark.errors import PySparkException
 
         try:
-            is_json = self.text.lstrip().startswith("{")
-            return StructType.fromJson(json.loads(self.text)) if is_json else StructType.fromDDL(self.text)
+            if self.text.lstrip().startswith("{"):
+                return StructType.fromJson(json.loads(self.text))
+            found = StructType.fromDDL(self.text)
         except (PySparkException, KeyError, ValueError) as error:
             raise OptionError("values", f"{self.text!r} is no schema of Spark: {str(error).splitlines()[0]}") from error
+        if not isinstance(found, StructType):
+            raise OptionError("values", f"{self.text!r} is one type, and not fields with types")
+        return found
 
 
 def json_schema(file: str | Path) -> ValueSchema:
@@ -125,6 +129,16 @@ def parse_confluent(
         f.lit(None),
     )
     return _with_avro(messages, value, target, early)
+
+
+def value_fields(spark: SparkSession, schema: ValueSchema) -> StructType:
+    """The fields that `value` has."""
+    if schema.kind == "json":
+        return schema.struct
+    empty = spark.createDataFrame([], "body BINARY")
+    found = empty.select(_avro(f.col("body"), schema, schema).alias(VALUE)).schema[VALUE].dataType
+    assert isinstance(found, StructType), "an Avro schema is a record"
+    return found
 
 
 def split_values(parsed: DataFrame) -> tuple[DataFrame, DataFrame]:

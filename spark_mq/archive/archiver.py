@@ -17,14 +17,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from spark_mq.archive.commits import ArchiveConflictError, commit, wait_a_little
 from spark_mq.archive.data_files import LifeOfQueue, WrittenFile, write_gaps, write_messages
 from spark_mq.conditions import DataLossError
-from spark_mq.source.archive_table import ArchiveTable, Gap, Life, Place, Progress, last_place
+from spark_mq.source.archive_table import EMPTY, EXPIRED, ArchiveTable, Gap, Place, Progress, last_place
 from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.query_cluster import Piece, QueryCluster, Split
@@ -52,12 +55,36 @@ class ArchiveTask(NamedTuple):
     split: Split
 
 
-RunTasks = Callable[[Sequence[ArchiveTask]], list[list[WrittenFile]]]
+class TaskResult(NamedTuple):
+    """What a task has written, and the offsets [start, end) of its split that had no message."""
+
+    files: list[WrittenFile]
+    holes: list[tuple[int, int]]
+
+
+RunTasks = Callable[[Sequence[ArchiveTask]], list[TaskResult]]
 """Runs `write_task` for each, somewhere, and gives what it returned, in order."""
 
 
-def write_task(task: ArchiveTask) -> list[WrittenFile]:
-    return write_messages(task.place, task.life, task.split.read())
+def write_task(task: ArchiveTask) -> TaskResult:
+    """Read a split, and write what it has."""
+    seen: list[np.ndarray] = []
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        for batch in task.split.read():
+            seen.append(np.asarray(batch.column("queue_offset")))
+            yield batch
+
+    files = write_messages(task.place, task.life, watched())
+    offsets = np.concatenate(seen) if seen else np.zeros(0, np.int64)
+    return TaskResult(files, [hole for start, end in task.split.ranges for hole in holes_in(offsets, start, end)])
+
+
+def holes_in(offsets: np.ndarray, start: int, end: int) -> list[tuple[int, int]]:
+    """The stretches of [start, end) that are not among ascending offsets. Pure."""
+    edges = np.concatenate([[start - 1], offsets[(offsets >= start) & (offsets < end)], [end]])
+    at = np.flatnonzero(np.diff(edges) > 1)
+    return [(int(edges[one]) + 1, int(edges[one + 1])) for one in at]
 
 
 class QueueView(NamedTuple):
@@ -134,6 +161,9 @@ class ArchiveReport:
     conflicts: int = 0
     version: int = 0
     gaps: list[Gap] = field(default_factory=list)
+    """What expired before it was archived."""
+    empty_offsets: int = 0
+    """Without a message in the log."""
     new_lives: list[tuple[QueueId, int]] = field(default_factory=list)
     refused: dict[QueueId, str] = field(default_factory=dict)
     left: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
@@ -182,7 +212,7 @@ def archive_once(
             if dry_run or not _has_work(planned, table):
                 return report
             try:
-                files = _write(cluster, table, planned, run_tasks, file_rows)
+                files, gaps = _write(cluster, table, planned, run_tasks, file_rows)
                 report.version = commit(table, files, _progress(planned))
             except (ArchiveConflictError, DataLossError) as error:
                 tries += 1
@@ -194,7 +224,7 @@ def archive_once(
                 cluster.refresh()
                 continue
             tries = 0
-            _note(report, planned, files)
+            _note(report, planned, files, gaps)
             on_commit(report)
             cluster.refresh()
     finally:
@@ -270,26 +300,42 @@ def _gaps(planned: _Round) -> list[Gap]:
 
 def _write(
     cluster: QueryCluster, table: ArchiveTable, planned: _Round, run_tasks: RunTasks, file_rows: int
-) -> list[WrittenFile]:
+) -> tuple[list[WrittenFile], list[Gap]]:
     ranges = [QueueRange(queue, planned.starts[queue], planned.ends[queue]) for queue in sorted(planned.ends)]
+    pieces = split_ranges([each for each in ranges if each.size > 0], None, file_rows)
     tasks = [
         ArchiveTask(
             table.place,
             LifeOfQueue(*piece.queue, planned.plans[piece.queue].incarnation),
             cluster.split(Piece(piece.queue, ((piece.start, piece.end),)), REQUEST),
         )
-        for piece in split_ranges([each for each in ranges if each.size > 0], None, file_rows)
+        for piece in pieces
     ]
-    files = [file for written in run_tasks(tasks) for file in written] if tasks else []
-    by_topic: dict[str, list[Gap]] = {}
-    for gap in _gaps(planned):
-        by_topic.setdefault(gap.queue.topic, []).append(gap)
-    return [*files, *(write_gaps(table.place, topic, gaps) for topic, gaps in sorted(by_topic.items()))]
-
-
-def _note(report: ArchiveReport, planned: _Round, files: Iterable[WrittenFile]) -> None:
+    results = run_tasks(tasks) if tasks else []
     gaps = _gaps(planned)
-    report.gaps += gaps
+    for piece, result in zip(pieces, results, strict=True):
+        gaps += _judged(cluster, piece.queue, planned.plans[piece.queue].incarnation, result.holes)
+    by_topic: dict[str, list[Gap]] = {}
+    for gap in gaps:
+        by_topic.setdefault(gap.queue.topic, []).append(gap)
+    files = [file for result in results for file in result.files]
+    return [*files, *(write_gaps(table.place, topic, some) for topic, some in sorted(by_topic.items()))], gaps
+
+
+def _judged(cluster: QueryCluster, queue: QueueId, incarnation: int, holes: Iterable[tuple[int, int]]) -> Iterator[Gap]:
+    """Why offsets had no message. Messages expire from the front: where the one before a hole is still there, the queue had none in it.
+
+    A broker that deletes a file of its log passes over its messages, and moves the queue's minimum only afterwards: Java for each queue
+    in turn. So the minimum does not say that what is missing behind it was never there.
+    """
+    for start, end in holes:
+        is_empty = start > 0 and cluster.record_before(queue, start) is not None
+        yield Gap(queue, incarnation, start, end, EMPTY if is_empty else EXPIRED)
+
+
+def _note(report: ArchiveReport, planned: _Round, files: Iterable[WrittenFile], gaps: Sequence[Gap]) -> None:
+    report.gaps += [gap for gap in gaps if gap.kind == EXPIRED]
+    report.empty_offsets += sum(gap.end - gap.start for gap in gaps if gap.kind == EMPTY)
     report.new_lives += [(queue, plan.incarnation) for queue, plan in planned.plans.items() if plan.is_new_life]
     report.commits += 1
     for file in files:
@@ -299,8 +345,3 @@ def _note(report: ArchiveReport, planned: _Round, files: Iterable[WrittenFile]) 
     for gap in gaps:
         report.rows[gap.queue.topic] -= 1  # its row is no message
     report.rows += Counter()
-
-
-def lives_of(table: ArchiveTable, queues: Iterable[QueueId]) -> list[Life]:
-    """All that the table has of these queues."""
-    return [life for queue in queues for life in table.lives(queue)]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_mq.source.archive_files import file_system
-from spark_mq.source.archive_table import FILE_SCHEMA, GAP_END, INCARNATION, KEY_COUNT, STATISTICS, Gap, Place
+from spark_mq.source.archive_table import FILE_SCHEMA, GAP_END, GAP_KIND, INCARNATION, KEY_COUNT, STATISTICS, Gap, Place
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 
@@ -91,6 +91,7 @@ def write_gaps(place: Place, topic: str, gaps: Iterable[Gap]) -> WrittenFile:
         "queue_offset": [gap.start for gap in listed],
         INCARNATION: [gap.incarnation for gap in listed],
         GAP_END: [gap.end for gap in listed],
+        GAP_KIND: [gap.kind for gap in listed],
     }.items():
         columns[name] = pa.array(values, FILE_SCHEMA.field(name).type)
     file = _DataFile(place, topic, datetime.fromtimestamp(current_time_ms() / 1000, UTC).date().isoformat())
@@ -102,12 +103,17 @@ def write_gaps(place: Place, topic: str, gaps: Iterable[Gap]) -> WrittenFile:
         raise
 
 
+def topic_directory(topic: str) -> str:
+    """A topic's directory: its name for people, without what a path or a URL would read otherwise."""
+    return _NOT_A_NAME.sub("_", topic)
+
+
 class _DataFile:
     """One Parquet file while it is written."""
 
     def __init__(self, place: Place, topic: str, day: str) -> None:
         self._place, self._topic, self._day = place, topic, day
-        self.path = f"{_NOT_A_NAME.sub('_', topic)}/{day}/{uuid.uuid4().hex}.parquet"
+        self.path = f"{topic_directory(topic)}/{day}/{uuid.uuid4().hex}.parquet"
         self._files = file_system(place)
         if place.is_local:
             LocalFileSystem().make_directories(f"{place.url}/{self.path.rpartition('/')[0]}")
@@ -208,6 +214,7 @@ def _with_own_columns(rows: pa.RecordBatch, incarnation: int) -> pa.RecordBatch:
         KEY_COUNT: pc.add(pc.count_substring(rows.column("keys"), " "), 1).fill_null(0),
         INCARNATION: pa.repeat(pa.scalar(incarnation, pa.int32()), rows.num_rows),
         GAP_END: pa.nulls(rows.num_rows, pa.int64()),
+        GAP_KIND: pa.nulls(rows.num_rows, pa.string()),
     }
     names = set(rows.schema.names)
     return pa.record_batch(

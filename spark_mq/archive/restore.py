@@ -175,7 +175,7 @@ def restore_once(
         gap
         for each in windows
         if (life := table.newest(each.queue)) is not None
-        for gap in life.gaps_between(each.start, each.end)
+        for gap in life.losses_between(each.start, each.end)
     ]
     restored = [one for plan in (*left, *done) for one in plan.ranges]
     rest = [one for window in windows for one in without(window, restored)]

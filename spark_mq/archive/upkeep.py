@@ -24,6 +24,7 @@ from spark_mq.source.archive_files import read_rows
 from spark_mq.source.archive_table import (
     FILE_SCHEMA,
     GAP_END,
+    GAP_KIND,
     INCARNATION,
     KEY_COUNT,
     PARTITIONED_BY,
@@ -38,7 +39,7 @@ SMALL_BYTES = 64 << 20
 JOINED_BYTES = 256 << 20
 """Of stored files that become one, at most."""
 FILES_A_COMMIT = 2_000
-FILE_COLUMNS = [name for name in FILE_SCHEMA.names if name not in (INCARNATION, KEY_COUNT, GAP_END)]
+FILE_COLUMNS = [name for name in FILE_SCHEMA.names if name not in (INCARNATION, KEY_COUNT, GAP_END, GAP_KIND)]
 _DAY_MS = 86_400_000
 
 

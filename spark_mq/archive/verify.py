@@ -25,10 +25,7 @@ class Finding(NamedTuple):
 
 
 def verify(table: ArchiveTable, topics: Callable[[str], bool] = lambda topic: True) -> list[Finding]:
-    """Read the offsets of all rows, and compare. Reads only.
-
-    Offsets that hold no message in the log (a broker's recovery leaves such) cannot be told from lost ones, and are named too.
-    """
+    """Read the offsets of all rows, and compare. Reads only."""
     found = list(_missing_files(table))
     gone = {finding.text.partition(" ")[0] for finding in found}
     for queue in table.queues():

@@ -5,7 +5,8 @@ A row is a message with all columns of the source, its body as the broker stored
     day           the UTC day of its store time; the table is partitioned by topic and day
     incarnation   0, and one more each time that the topic was deleted and made again: equal offsets of two lives do not meet
     key_count     the keys in `keys`, 0 without any: where no message of a file has several, the least and greatest bound each key
-    gap_end       null; otherwise the row is no message but says that [queue_offset, gap_end) expired before it was archived
+    gap_end       null; otherwise the row is no message but a gap: it names offsets [queue_offset, gap_end) that have none
+    gap_kind      of a gap: `expired` (the messages were gone before they were archived), or `empty` (the queue had none there)
 
 How far a queue is archived stands in the table's log, as the version of a transaction whose application id names the queue
 (`progress_id`). It is written in the commit that adds the queue's rows. Two commits that name one queue conflict, so the second fails
@@ -34,7 +35,8 @@ from storage.files.remote import absolute_path, plain_path
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-DAY, INCARNATION, KEY_COUNT, GAP_END = "day", "incarnation", "key_count", "gap_end"
+DAY, INCARNATION, KEY_COUNT, GAP_END, GAP_KIND = "day", "incarnation", "key_count", "gap_end", "gap_kind"
+EXPIRED, EMPTY = "expired", "empty"
 PARTITIONED_BY = ("topic", DAY)
 _NEVER_NULL = frozenset(("topic", DAY, "broker_name", "queue_id", "queue_offset", INCARNATION))
 STATISTICS = ("broker_name", "queue_id", "queue_offset", INCARNATION, GAP_END, "store_timestamp", "unique_key", "keys",
@@ -47,7 +49,7 @@ _ENDS = (1 << _END_BITS) - 1
 
 
 def _schema() -> pa.Schema:
-    own = {DAY: pa.date32(), INCARNATION: pa.int32(), KEY_COUNT: pa.int32(), GAP_END: pa.int64()}
+    own = {DAY: pa.date32(), INCARNATION: pa.int32(), KEY_COUNT: pa.int32(), GAP_END: pa.int64(), GAP_KIND: pa.string()}
     types = {name: COLUMNS[name].arrow_type for name in COLUMN_NAMES} | own
     return pa.schema([pa.field(name, kind, name not in _NEVER_NULL) for name, kind in types.items()])
 
@@ -94,12 +96,13 @@ def progress_id(queue: QueueId) -> str:
 
 
 class Gap(NamedTuple):
-    """Offsets [start, end) of a life that expired before they were archived."""
+    """Offsets [start, end) of a life that have no message in the archive."""
 
     queue: QueueId
     incarnation: int
     start: int
     end: int
+    kind: str = EXPIRED
 
 
 class Part(NamedTuple):
@@ -147,8 +150,9 @@ class Life(NamedTuple):
         """The parts that may have messages at offsets [start, end)."""
         return [part for part in self.parts if part.start < end and part.end > start]
 
-    def gaps_between(self, start: int, end: int) -> list[Gap]:
-        return [gap for gap in self.gaps if gap.start < end and gap.end > start]
+    def losses_between(self, start: int, end: int) -> list[Gap]:
+        """The gaps whose messages expired before they were archived."""
+        return [gap for gap in self.gaps if gap.kind == EXPIRED and gap.start < end and gap.end > start]
 
 
 class ArchiveTable:
@@ -298,12 +302,18 @@ def opened_parts(place: Place, path: str, topic: str, day: date, size_bytes: int
     """What a file has, by its rows."""
     from spark_mq.source.archive_files import open_file
 
-    names = ["broker_name", "queue_id", "queue_offset", INCARNATION, GAP_END, "store_timestamp"]
+    names = ["broker_name", "queue_id", "queue_offset", INCARNATION, GAP_END, GAP_KIND, "store_timestamp"]
     with open_file(place, path) as file:
         table = file.read(columns=names)
     is_message = pc.is_null(table[GAP_END])
     gaps = [
-        Gap(QueueId(topic, row["broker_name"], row["queue_id"]), row[INCARNATION], row["queue_offset"], row[GAP_END])
+        Gap(
+            QueueId(topic, row["broker_name"], row["queue_id"]),
+            row[INCARNATION],
+            row["queue_offset"],
+            row[GAP_END],
+            row[GAP_KIND],
+        )
         for row in table.filter(pc.invert(is_message)).to_pylist()
     ]
     of_lives = table.filter(is_message).group_by(["broker_name", "queue_id", INCARNATION])

@@ -282,7 +282,7 @@ class ArchivedCluster:
 
     def _refuse_loss(self, piece: QueueRange) -> None:
         life = self._life(piece.queue)
-        lost = [] if life is None else [(gap.start, gap.end) for gap in life.gaps_between(piece.start, piece.end)]
+        lost = [] if life is None else [(gap.start, gap.end) for gap in life.losses_between(piece.start, piece.end)]
         end = piece.start if life is None else life.end
         if end < piece.end:
             lost.append((max(piece.start, end), piece.end))

@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_mq.archive.archiver import ArchiveReport, ArchiveTask, archive_once, write_task
+from spark_mq.archive.archiver import ArchiveReport, ArchiveTask, TaskResult, archive_once, write_task
 from spark_mq.archive.commits import open_or_make
-from spark_mq.archive.data_files import WrittenFile
 from spark_mq.source.archive_table import ArchiveTable, Place
 from spark_mq.source.batch_reader import BatchReader
 from spark_mq.source.options import SourceOptions
@@ -21,7 +20,7 @@ from spark_mq.source.rows import COLUMN_NAMES
 ALL = {"subscribePattern": ".*", "allowEmpty": "true"}
 
 
-def in_process(tasks: Sequence[ArchiveTask]) -> list[list[WrittenFile]]:
+def in_process(tasks: Sequence[ArchiveTask]) -> list[TaskResult]:
     return [write_task(task) for task in tasks]
 
 

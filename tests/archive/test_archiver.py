@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from spark_mq.archive import archiver, commits
-from spark_mq.archive.archiver import ArchiveTask, QueuePlan, QueueView, plan_queue
+from spark_mq.archive.archiver import ArchiveTask, QueuePlan, QueueView, TaskResult, holes_in, plan_queue
 from spark_mq.archive.commits import ArchiveConflictError, open_or_make
-from spark_mq.archive.data_files import WrittenFile
+from spark_mq.archive.verify import verify
 from spark_mq.conditions import ConvertedError, DataLossError
 from spark_mq.source.archive_table import Gap, Place, Progress
 from spark_mq.source.offsets import QueueId
@@ -84,7 +87,7 @@ def test_a_run_is_cut_into_commits_of_so_many_offsets(store: StoreBuilder, table
 def test_what_comes_while_a_run_works_is_the_next_runs(store: StoreBuilder, table: Path) -> None:
     store.send_many("Topic", 5)
 
-    def slowly(tasks: Sequence[ArchiveTask]) -> list[list[WrittenFile]]:
+    def slowly(tasks: Sequence[ArchiveTask]) -> list[TaskResult]:
         written = in_process(tasks)
         store.send_many("Topic", 5)
         return written
@@ -104,7 +107,7 @@ class Killed(BaseException):
 def test_a_run_that_is_killed_before_its_commit_leaves_nothing_that_counts(store: StoreBuilder, table: Path) -> None:
     store.send_many("Topic", 5)
 
-    def killed(tasks: Sequence[ArchiveTask]) -> list[list[WrittenFile]]:
+    def killed(tasks: Sequence[ArchiveTask]) -> list[TaskResult]:
         in_process(tasks)
         raise Killed
 
@@ -140,7 +143,7 @@ def test_of_two_archivers_the_second_plans_again(store: StoreBuilder, table: Pat
     store.send_many("Topic", 10, queue_id=1)
     others = []
 
-    def overtaken(tasks: Sequence[ArchiveTask]) -> list[list[WrittenFile]]:
+    def overtaken(tasks: Sequence[ArchiveTask]) -> list[TaskResult]:
         written = in_process(tasks)
         if not others:
             others.append(archived(table, path=str(store.root), topic="Topic", queueId="0", more={"max_offsets": 4}))
@@ -158,7 +161,7 @@ def test_archivers_of_other_queues_do_not_disturb_each_other(store: StoreBuilder
     store.send_many("Topic", 10)
     store.send_many("Other", 10)
 
-    def beside(tasks: Sequence[ArchiveTask]) -> list[list[WrittenFile]]:
+    def beside(tasks: Sequence[ArchiveTask]) -> list[TaskResult]:
         archived(table, path=str(store.root), topic="Other")
         return in_process(tasks)
 
@@ -230,7 +233,7 @@ def test_messages_that_expire_while_tasks_read_are_a_gap_of_the_next_plan(store:
         store.send_many("Topic", 1)
     expired = []
 
-    def late(tasks: Sequence[ArchiveTask]) -> list[list[WrittenFile]]:
+    def late(tasks: Sequence[ArchiveTask]) -> list[TaskResult]:
         if not expired:
             expired.append(store.delete_oldest_log_file())
         try:
@@ -242,6 +245,53 @@ def test_messages_that_expire_while_tasks_read_are_a_gap_of_the_next_plan(store:
     (gap,) = report.gaps
     assert gap.start == 0
     assert offsets_in(table) == list(range(gap.end, store.end("Topic")))
+
+
+def without_offsets(*missing: int) -> Callable[[Sequence[ArchiveTask]], list[TaskResult]]:
+    """Tasks whose broker passes over some messages, as one does that deletes their file; its minimum has not moved yet."""
+
+    class PassesOver:
+        def __init__(self, split: Any) -> None:
+            self.ranges, self._split = split.ranges, split
+
+        def read(self) -> Iterator[pa.RecordBatch]:
+            for batch in self._split.read():
+                yield batch.filter(pc.invert(pc.is_in(batch.column("queue_offset"), pa.array(missing, pa.int64()))))
+
+    return lambda tasks: in_process([task._replace(split=PassesOver(task.split)) for task in tasks])  # type: ignore[arg-type]
+
+
+def test_messages_that_a_broker_passes_over_are_named(store: StoreBuilder, table: Path) -> None:
+    """At the front they have expired, though the minimum does not say so; behind a message there were none."""
+    store.send_many("Topic", 10)
+    report = archived(table, without_offsets(0, 1, 2, 6), path=str(store.root), topic="Topic")
+    assert report.gaps == [Gap(QUEUE, 0, 0, 3)]
+    assert report.empty_offsets == 1
+    assert offsets_in(table) == [3, 4, 5, 7, 8, 9]
+    life = opened(table).newest(QUEUE)
+    assert life is not None
+    assert life.gaps == (Gap(QUEUE, 0, 0, 3), Gap(QUEUE, 0, 6, 7, "empty"))
+    assert verify(opened(table)) == []
+    assert len(rows_of(archive=str(table), topic="Topic")) == 6, "an offset without a message is no loss"
+
+
+def test_what_expired_behind_the_last_archived_message_is_named(store: StoreBuilder, table: Path) -> None:
+    store.send_many("Topic", 5)
+    archived(table, path=str(store.root))
+    while len(store.log_files) < 3:
+        store.send_many("Topic", 1)
+    cluster = open_cluster(SourceOptions.parse({"path": str(store.root), "topic": "Topic"}, "batch"))
+    store.delete_oldest_log_file()
+    cluster.refresh()
+    (gap,) = archiver._judged(cluster, QUEUE, 0, [(5, 7)])
+    assert gap.kind == "expired"
+
+
+def test_holes_are_what_is_not_there() -> None:
+    offsets = np.array([3, 4, 7])
+    assert holes_in(offsets, 0, 10) == [(0, 3), (5, 7), (8, 10)]
+    assert holes_in(offsets, 3, 5) == []
+    assert holes_in(offsets[:0], 2, 4) == [(2, 4)]
 
 
 @pytest.mark.parametrize("count", [4, 10, 25], ids=["shorter", "as long", "longer"])

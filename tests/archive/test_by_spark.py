@@ -102,3 +102,60 @@ def test_jobs_and_option_by_spark(tmp_path: Path) -> None:
     assert told["arrow"] == told["polars"] == 120
     assert "put back queue Topic/broker-a/0: offsets [0, 60)" in ran.stdout
     assert ran.stdout.rstrip().splitlines()[-1] == "nothing to put back"
+
+
+TYPED = """
+import json
+from pathlib import Path
+from jobs.archive import main as archive
+from tests.support.store_builder import StoreBuilder
+from deltalake import DeltaTable
+
+store = StoreBuilder(Path("broker-a"))
+said = []
+def run(*more):
+    said.append(archive(["broker-a", "--table", "archive", "--values", "orders=orders.json", "--master", "local[1]", *more]))
+def schema(**kinds):
+    properties = {name: {"type": kind} for name, kind in kinds.items()}
+    Path("orders.json").write_text(json.dumps({"type": "object", "required": ["order"], "properties": properties}))
+
+schema(order="integer", amount="number")
+store.send("orders", '{"order": 1, "amount": 2.5}', keys="a")
+store.send("orders", '{"order": 2, "amount": "12.50"}', queue_id=1)
+store.send("other", "no order")
+run()
+run()
+store.send("orders", '{"order": 3, "coupon": "SPRING"}')
+run()
+schema(order="integer", amount="number", coupon="string")
+store.send("orders", '{"order": 4, "coupon": "SPRING"}')
+run()
+schema(order="string", amount="number", coupon="string")
+run()
+typed = DeltaTable("archive-values/orders").to_pyarrow_table().sort_by("mq_store_timestamp").to_pylist()
+names = ("mq_queue_id", "mq_offset", "mq_incarnation", "mq_keys", "mq_error", "mq_body", "order", "amount", "coupon")
+print("TYPED", json.dumps([[str(row[name]) if name == "mq_body" else row[name] for name in names] for row in typed]))
+print("SAID", said)
+"""
+
+
+def test_a_typed_table_has_each_message_once_with_its_value_or_its_error(tmp_path: Path) -> None:
+    ran = run_script(TYPED, tmp_path, small=True)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    lines = ran.stdout.splitlines()
+    (typed,) = (json.loads(line.removeprefix("TYPED ")) for line in lines if line.startswith("TYPED "))
+    wrong, strange = '{"order": 2, "amount": "12.50"}', '{"order": 3, "coupon": "SPRING"}'
+    assert typed == [
+        [0, 0, 0, "a", None, "None", 1, 2.5, None],
+        [1, 0, 0, None, "amount is not DOUBLE", f"b'{wrong}'", None, None, None],
+        [0, 1, 0, None, "it also has coupon", f"b'{strange}'", None, None, None],
+        [0, 2, 0, None, None, "None", 4, None, "SPRING"],
+    ]
+    assert [line for line in lines if line.startswith(("typed", "the typed"))] == [
+        "typed 2 messages of orders; 1 are not of the schema",
+        "typed 1 messages of orders; 1 are not of the schema",
+        "typed 1 messages of orders; 0 are not of the schema",
+        "the typed table of orders has new fields: coupon",
+    ]
+    assert "field order is string in the schema, and long in the typed table" in ran.stderr
+    assert lines[-1] == "SAID [0, 0, 0, 0, 2]"
