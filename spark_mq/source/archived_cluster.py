@@ -357,8 +357,11 @@ class LogSplit:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """As the inner split's, which is read first. Raises what it raises where the archive does not have what it lacks."""
-        strict = replace(self.inner, request=replace(self.inner.request, fail_on_data_loss=True))
-        batches = strict.read()
+        request: RowRequest = self.inner.request
+        offsets = "offset" if request.kafka else "queue_offset"
+        names = request.column_names
+        wanted = replace(request, column_names=tuple(dict.fromkeys((*names, offsets))), fail_on_data_loss=True)
+        batches = replace(self.inner, request=wanted).read()
         try:
             first = next(batches, None)
         except (OffsetOutOfRangeError, DataLossError, SparkMqError) as error:
@@ -366,9 +369,24 @@ class LogSplit:
                 raise
             yield from self._from_archive()
             return
+        # A broker that deletes a file passes over its messages, and moves the queue's minimum afterwards.
+        begins = self.ranges[-1][1] if first is None else int(first.column(offsets)[0].as_py())
+        if begins > self.ranges[0][0]:
+            yield from self._archived(begins)
         if first is not None:
-            yield first
-            yield from batches
+            yield first.select(names)
+            for batch in batches:
+                yield batch.select(names)
+
+    def _archived(self, before: int) -> Iterator[pa.RecordBatch]:
+        """The archived messages of the ranges below an offset: those that the log gave are not below it."""
+        life = ArchiveTable.open(self.place).newest(self.queue)
+        if life is not None:
+            end = min(before, life.end)
+            ranges = tuple((start, min(stop, end)) for start, stop in self.ranges if start < end)
+            yield from ArchiveSplit(
+                self.place, self.queue, self.broker_rank, ranges, life.parts, self.inner.request
+            ).read()
 
     def _from_archive(self) -> Iterator[pa.RecordBatch]:
         life = ArchiveTable.open(self.place).newest(self.queue)
