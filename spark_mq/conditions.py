@@ -225,6 +225,19 @@ class AvailableNowError(SparkMqError):
         return f"{self.rule}: {names(self.queues)}; start the query again to fix new ends"
 
 
+class ArchiveError(SparkMqError):
+    """The table that option archive names cannot be read or written."""
+
+    condition = "SPARK_MQ_ARCHIVE"
+    template = "archive {url}: {rule}"
+    url: str
+    rule: str
+    cure: str | None = None
+
+    def details(self) -> tuple[str, ...]:
+        return () if self.cure is None else (self.cure,)
+
+
 class SinkModeError(SparkMqError):
     """A way of writing that a log cannot do."""
 

@@ -56,8 +56,10 @@ ROOMS = {
     "source": "words format files settings log queues tables rules facade hand_over remoting client conditions",
     "sink": "words format files settings log tables rules put batch facade transaction hand_over remoting "
     "client conditions broker source",
+    "archive": "words files conditions source",
     "spark_mq": "words format settings queues rules put facade remoting client conditions source sink",
-    "jobs": "words format files settings log tables dispatch rules recovery facade delay transaction conditions sink spark_mq",
+    "jobs": "words format files settings log tables dispatch rules recovery facade delay transaction conditions source sink archive "
+    "spark_mq",
     "cli": "words format files settings tables dispatch rules put batch recovery facade service ha hand_over remoting "
     "client remoting_server namesrv controller conditions broker_server source spark_mq jobs",
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Literal, TypeVar
 
 from spark_mq.client.settings import with_namespace
@@ -37,6 +37,7 @@ from spark_mq.options import (
     parse_text,
     parse_time,
 )
+from spark_mq.source.archive_table import Place
 from spark_mq.source.offsets import EARLIEST, LATEST, NamedQueue, load_json, parse_assignment, parse_positions
 from spark_mq.source.ranges import ReadLimits, Subscription
 from spark_mq.source.rows import COLUMN_NAMES, COLUMNS, CORRUPT_COLUMN, KAFKA_COLUMN_NAMES, KAFKA_HEADERS
@@ -67,6 +68,14 @@ def parse_paths(text: str, option: str) -> tuple[str, ...]:
     if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
         raise OptionError(option, f"expected a JSON list of paths, found {text!r}")
     return tuple(parse_store_path(path, option) for path in paths)
+
+
+def parse_storage(text: str, option: str) -> Mapping[str, str]:
+    """A JSON object of texts. No value is repeated in an error."""
+    found = load_json(text, option)
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise OptionError(option, 'expected a JSON object of texts, such as {"AWS_REGION": "eu-central-1"}')
+    return found
 
 
 def parse_pattern(text: str, option: str) -> re.Pattern[str]:
@@ -233,6 +242,19 @@ class SourceOptions(ClusterOptions):
     broker_name: Annotated[str | None, Option(parse_text, "the name of the store's broker", shown="from the store")] = (
         None
     )
+
+    archive: Annotated[
+        str | None,
+        Option(
+            parse_store_path,
+            "a Delta table of `spark-mq job archive`: what the log no longer has is read from there; alone, without path and "
+            "nameServer, only the table is read",
+        ),
+    ] = None
+    archive_storage: Annotated[
+        Mapping[str, str] | None,
+        Option(parse_storage, "the table's storage options, as delta-rs names them, as a JSON object; never shown"),
+    ] = field(default=None, repr=False)
 
     topic: Annotated[str | None, Option(parse_text, "the one topic to read")] = None
     subscribe: Annotated[tuple[str, ...], Option(parse_comma_list, "topics to read: `a,b`")] = ()
@@ -419,10 +441,19 @@ class SourceOptions(ClusterOptions):
         return made
 
     def _check(self) -> None:
-        if (self.path is not None) + bool(self.paths) + self.is_live != 1:
+        places = (self.path is not None) + bool(self.paths) + self.is_live
+        if places > 1 or (not places and self.archive is None):
             raise OptionError(
                 "path", "give the store to read, or the cluster: exactly one of path, paths and nameServer"
             )
+        if self.archive_storage is not None and self.archive is None:
+            raise OptionError("archiveStorage", "belongs to archive, and no archive is given")
+        if self.archive is not None and self.expression_type != "TAG":
+            raise OptionError(
+                "expressionType", "SQL92 is the brokers' filter, and an archive has none: use tags, or where"
+            )
+        if self.archive is not None and self.logical:
+            raise OptionError("logical", "an archive has physical queues: read it without logical=true")
         self._check_cluster()
         selectors = (self.topic, self.subscribe, self.subscribe_pattern, self.assign)
         if sum(bool(selector) for selector in selectors) != 1:
@@ -493,12 +524,17 @@ class SourceOptions(ClusterOptions):
     @property
     def place_option(self) -> str:
         """The option that says where the data is, for texts."""
-        return "nameServer" if self.is_live else "path"
+        return "nameServer" if self.is_live else "path" if self.stores else "archive"
 
     @property
     def stores(self) -> tuple[str, ...]:
         """`path` or `paths`."""
         return self.paths if self.path is None else (self.path,)
+
+    @property
+    def archive_place(self) -> Place | None:
+        """The table of option archive."""
+        return None if self.archive is None else Place.of(self.archive, self.archive_storage)
 
     @property
     def wanted_tags(self) -> tuple[str, ...] | None:

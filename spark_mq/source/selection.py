@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from spark_mq.conditions import OptionError, names
+from spark_mq.source.archive_table import ArchiveTable
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.logical_queues import LogicalCluster
 from spark_mq.source.offsets import QueueId
@@ -25,8 +26,18 @@ if TYPE_CHECKING:
 def open_cluster(options: SourceOptions) -> QueryCluster:
     """The stores of a query, with static topics as the options show them, or the running cluster; tells settings that take no effect.
 
-    Raises what `Cluster.open` and `LiveCluster` do.
+    With an archive the queues go on in it. Raises what `Cluster.open` and `LiveCluster` do, and ArchiveError.
     """
+    if options.archive_place is None:
+        return _open_brokers(options)
+    from spark_mq.source.archived_cluster import ArchivedCluster
+
+    table = ArchiveTable.open(options.archive_place)
+    brokers = _open_brokers(options) if options.stores or options.is_live else None
+    return ArchivedCluster(brokers, table, fail_on_data_loss=options.fail_on_data_loss)
+
+
+def _open_brokers(options: SourceOptions) -> QueryCluster:
     if options.is_live:
         from spark_mq.source.live_cluster import LiveCluster  # a query over files need not load the client
 

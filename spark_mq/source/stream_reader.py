@@ -34,7 +34,7 @@ from spark_mq.spark_api import (
 from spark_mq.worker_errors import named_for_spark
 from storage.epoch_times import current_time_ms
 
-_THE_STORE = {"path": "the store of ", "nameServer": ""}
+_THE_STORE = {"path": "the store of ", "nameServer": "", "archive": ""}
 _OWN_CHECKPOINT = "Give each query a checkpointLocation of its own, also after its topics were changed"
 
 

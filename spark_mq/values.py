@@ -1,0 +1,241 @@
+"""Bodies as typed values: a struct by a schema, and beside it why a body is not of that schema. Over Spark's own parsers.
+
+    schema = json_schema("orders.schema.json")        # or avro_schema("orders.avsc"), or ValueSchema("json", "order BIGINT")
+    whole, failed = split_values(parse_values(messages, schema))
+
+`from_json` makes null of a field of another type, drops a field that it does not know, and the query succeeds. Here each such body has
+null in `value` and its reason in `value_error`; `split_values` gives both parts, and `count_values` counts them.
+
+Bodies in Confluent's wire format begin with a zero byte and the id of their schema (4 bytes, big-endian): `parse_confluent`.
+Spark's Avro parser is a package of its own: `spark.jars.packages=org.apache.spark:spark-avro_2.13:4.2.0`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_mq.conditions import OptionError
+
+VALUE, ERROR = "value", "value_error"
+_CORRUPT = "_spark_mq_unparsed"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSchema:
+    """A schema of bodies: of JSON as Spark writes it (DDL, or its own JSON), of Avro as Avro does."""
+
+    kind: Literal["json", "avro"]
+    text: str
+    required: tuple[str, ...] = ()
+    """Fields of JSON that a body must have."""
+
+    @property
+    def struct(self) -> StructType:
+        """The fields of JSON. Raises OptionError for a text that is no schema."""
+        from pyspark.errors import PySparkException
+
+        try:
+            if self.text.lstrip().startswith("{"):
+                return StructType.fromJson(json.loads(self.text))
+            found = StructType.fromDDL(self.text)
+        except (PySparkException, KeyError, ValueError) as error:
+            raise OptionError("values", f"{self.text!r} is no schema of Spark: {str(error).splitlines()[0]}") from error
+        if not isinstance(found, StructType):
+            raise OptionError("values", f"{self.text!r} is one type, and not fields with types")
+        return found
+
+
+def json_schema(file: str | Path) -> ValueSchema:
+    """The schema of a file of JSON Schema: an object with typed properties. Raises OptionError for what a table cannot have."""
+    text = Path(file).read_text("utf-8")
+    try:
+        tree = json.loads(text)
+    except ValueError as error:
+        raise OptionError("values", f"{file} is no JSON: {error}") from error
+    struct = _type_of(tree, str(file), "the schema")
+    if not isinstance(struct, StructType):
+        raise OptionError("values", f"{file}: the schema's type must be object")
+    required = tree.get("required", [])
+    return ValueSchema("json", struct.json(), tuple(name for name in required if name in struct.names))
+
+
+def avro_schema(file: str | Path) -> ValueSchema:
+    """The schema of a file of Avro (.avsc): a record. Raises OptionError."""
+    text = Path(file).read_text("utf-8")
+    try:
+        tree = json.loads(text)
+    except ValueError as error:
+        raise OptionError("values", f"{file} is no JSON: {error}") from error
+    if not isinstance(tree, dict) or tree.get("type") != "record":
+        raise OptionError("values", f"{file}: the schema's type must be record")
+    return ValueSchema("avro", text)
+
+
+def parse_values(messages: DataFrame, schema: ValueSchema, *, body: str = "body") -> DataFrame:
+    """The messages with columns `value` and `value_error`, of which exactly one is null.
+
+    Reads the column `body`, whose bytes are uncompressed. The columns of the messages stay.
+    """
+    parsed = _of_json if schema.kind == "json" else _of_avro
+    return parsed(messages, f.col(body), schema, f.lit(None).cast("string"))
+
+
+def parse_confluent(
+    messages: DataFrame, schemas: Mapping[int, ValueSchema], *, newest: int | None = None, body: str = "body"
+) -> DataFrame:
+    """As `parse_values`, of bodies in Confluent's wire format. `schemas` are the registry's, by id, all of one kind.
+
+    Values have the fields of the schema with the id `newest` (default: the greatest). A body of an older schema of Avro is read by its
+    own and shown by that one, as Avro's rules say. A body with another id has an error that names it.
+    """
+    if len({schema.kind for schema in schemas.values()}) != 1:
+        raise OptionError("values", "the schemas of a registry must be there, and of one kind")
+    target = schemas[max(schemas) if newest is None else newest]
+    whole = f.col(body)
+    is_framed = (f.octet_length(whole) >= 5) & (f.hex(f.substring(whole, 1, 1)) == "00")
+    number = f.when(is_framed, f.conv(f.hex(f.substring(whole, 2, 4)), 16, 10).cast("int"))
+    rest = f.when(is_framed, f.expr(f"substring(`{body}`, 6)"))
+    known = f.array(*(f.lit(one) for one in schemas))
+    early = (
+        f.when(~is_framed, f.lit("it does not begin with a zero byte and a schema id"))
+        .when(~f.array_contains(known, number), f.concat(f.lit("schema id "), number, f.lit(" is not known")))
+        .otherwise(f.lit(None))
+    )
+    if target.kind == "json":
+        return _of_json(messages, rest, target, early)
+    value = reduce(
+        lambda found, one: f.when(number == one[0], _avro(rest, one[1], target)).otherwise(found),
+        schemas.items(),
+        f.lit(None),
+    )
+    return _with_avro(messages, value, target, early)
+
+
+def value_fields(spark: SparkSession, schema: ValueSchema) -> StructType:
+    """The fields that `value` has."""
+    if schema.kind == "json":
+        return schema.struct
+    empty = spark.createDataFrame([], "body BINARY")
+    found = empty.select(_avro(f.col("body"), schema, schema).alias(VALUE)).schema[VALUE].dataType
+    assert isinstance(found, StructType), "an Avro schema is a record"
+    return found
+
+
+def split_values(parsed: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """The messages with a value, and those without one and their errors."""
+    return parsed.where(f.col(ERROR).isNull()).drop(ERROR), parsed.where(f.col(ERROR).isNotNull()).drop(VALUE)
+
+
+def count_values(parsed: DataFrame, name: str = "values") -> DataFrame:
+    """The same, observed: `read` and `failed` of each query or batch, as Spark's observed metrics of that name."""
+    return parsed.observe(name, f.count("*").alias("read"), f.count(ERROR).alias("failed"))
+
+
+# JSON
+
+
+def _of_json(messages: DataFrame, body: Column, schema: ValueSchema, early: Column) -> DataFrame:
+    struct = schema.struct
+    text = body.cast("string")
+    with_rest = StructType([*struct.fields, StructField(_CORRUPT, StringType())])
+    parsed = f.from_json(text, with_rest, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+    rows = messages.withColumn("_spark_mq_parsed", parsed).withColumn("_spark_mq_keys", f.json_object_keys(text))
+    keys = f.col("_spark_mq_keys")
+    own: Callable[[str], Column] = lambda name: f.col(f"_spark_mq_parsed.`{name}`")  # noqa: E731
+    strange = f.array_except(keys, f.array(*(f.lit(name) for name in struct.names)))
+    missing = f.array_except(f.array(*(f.lit(name) for name in schema.required)), keys) if schema.required else None
+    mistyped = f.array_compact(
+        f.array(
+            *(
+                f.when(
+                    own(field.name).isNull() & f.get_json_object(text, f"$['{field.name}']").isNotNull(),
+                    f.lit(f"{field.name} is not {field.dataType.simpleString().upper()}"),
+                )
+                for field in struct
+            )
+        )
+    )
+    error = (
+        f.when(early.isNotNull(), early)
+        .when(keys.isNull(), f.lit("it is no JSON object"))
+        .when(f.size(strange) > 0, f.concat(f.lit("it also has "), f.array_join(strange, ", ")))
+    )
+    if missing is not None:
+        error = error.when(f.size(missing) > 0, f.concat(f.lit("it has no "), f.array_join(missing, ", ")))
+    error = error.when(f.size(mistyped) > 0, f.array_join(mistyped, ", ")).when(
+        own(_CORRUPT).isNotNull(), f.lit("it is not of the schema")
+    )
+    found = rows.withColumn(ERROR, error.otherwise(f.lit(None)))
+    value = f.when(f.col(ERROR).isNull(), f.struct(*(own(name).alias(name) for name in struct.names)))
+    return found.withColumn(VALUE, value).drop("_spark_mq_parsed", "_spark_mq_keys")
+
+
+_TYPES: Mapping[str, DataType] = {
+    "string": StringType(),
+    "integer": LongType(),
+    "number": DoubleType(),
+    "boolean": BooleanType(),
+}
+_FORMATS: Mapping[str, DataType] = {"date-time": TimestampType(), "date": DateType()}
+
+
+def _type_of(tree: Any, file: str, where: str) -> DataType:
+    kinds = tree.get("type") if isinstance(tree, dict) else None
+    kinds = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
+    if len(kinds) != 1 or not isinstance(kinds[0], str):
+        raise OptionError("values", f"{file}: {where} has no single type, and a column has one")
+    if kinds[0] == "object" and tree.get("properties"):
+        properties = tree["properties"].items()
+        return StructType([StructField(name, _type_of(each, file, f"field {name}")) for name, each in properties])
+    if kinds[0] == "array":
+        return ArrayType(_type_of(tree.get("items"), file, f"{where}, its items"))
+    if kinds[0] == "string" and tree.get("format") in _FORMATS:
+        return _FORMATS[tree["format"]]
+    if kinds[0] not in _TYPES:
+        raise OptionError("values", f"{file}: {where} is {kinds[0]}, which no column of a table can be")
+    return _TYPES[kinds[0]]
+
+
+# Avro
+
+
+def _of_avro(messages: DataFrame, body: Column, schema: ValueSchema, early: Column) -> DataFrame:
+    return _with_avro(messages, _avro(body, schema, schema), schema, early)
+
+
+def _avro(body: Column, schema: ValueSchema, shown: ValueSchema) -> Column:
+    from pyspark.sql.avro.functions import from_avro
+
+    return from_avro(body, schema.text, {"mode": "PERMISSIVE", "avroSchema": shown.text})
+
+
+def _with_avro(messages: DataFrame, value: Column, schema: ValueSchema, early: Column) -> DataFrame:
+    """Spark's parser makes a record whose fields are all null of bytes that it cannot read. So does a message that has nothing else."""
+    parsed = messages.withColumn(VALUE, value)
+    names = [each["name"] for each in json.loads(schema.text)["fields"]]
+    is_empty = reduce(
+        lambda one, other: one & other, (f.col(f"{VALUE}.`{name}`").isNull() for name in names), f.lit(True)
+    )
+    error = f.when(early.isNotNull(), early).when(is_empty, f.lit("it is not of the Avro schema"))
+    found = parsed.withColumn(ERROR, error.otherwise(f.lit(None)))
+    return found.withColumn(VALUE, f.when(f.col(ERROR).isNull(), f.col(VALUE)))
