@@ -71,6 +71,7 @@ class Runner:
         on_committed: Callable[[Sequence[LedgerEntry]], None],
         on_role_changed: Callable[[RoleChanged], None],
         *,
+        on_committed_index: Callable[[int], None] | None = None,
         on_failed: Callable[[BaseException], None] = lambda error: None,
         unapplied: Callable[[], int] = lambda: 0,
         random: Random | None = None,
@@ -79,10 +80,12 @@ class Runner:
 
         `on_committed` gets each committed entry once, in order, from the log's begin on at each start: empty bodies, too. Their indexes
         follow each other, unless the leader has deleted what this member lacked: then a part is missing, and the owner must look.
+        With `on_committed_index` that is called instead, with the last index, for an owner that reads the log's files itself.
         `unapplied` says how many of them the owner still keeps: at the start a long log waits for it.
         """
         self._files = files
         self._ask, self._on_committed, self._on_role_changed = ask, on_committed, on_role_changed
+        self._on_committed_index = on_committed_index
         self._on_failed, self._unapplied = on_failed, unapplied
         self._member = Member(settings, files, files.restored(), random or Random(), _now_ms())
         self._applied_index = files.restored().begin_index - 1
@@ -129,9 +132,13 @@ class Runner:
         return answer
 
     def propose(
-        self, bodies: Sequence[bytes], term: int | None = None, stamp: Stamp | None = None
+        self,
+        bodies: Sequence[bytes],
+        term: int | None = None,
+        stamp: Stamp | None = None,
+        first_place: int | None = None,
     ) -> Future[AppendEntryResponse]:
-        """Append entries, all or none, if this member leads, and in this term if one is given.
+        """Append entries, all or none, if this member leads, and in this term and at this place of the log if they are given.
 
         The answer has a `DLedgerCode`, and of a success index and place of the last entry; `on_committed` has got them before. After
         TERM_CHANGED and WAIT_QUORUM_ACK_TIMEOUT nobody knows yet whether they will stand.
@@ -143,7 +150,7 @@ class Runner:
             if term is not None and term != state.term:
                 refusal, effects = DLedgerCode.NOT_LEADER, list[Effect]()
             else:
-                made, effects = self._member.propose(answer, bodies, _now_ms(), stamp)
+                made, effects = self._member.propose(answer, bodies, _now_ms(), stamp, first_place)
                 refusal = made.code
             if refusal is not DLedgerCode.SUCCESS:
                 group, leader = state.settings.group, state.leader_id
@@ -154,6 +161,28 @@ class Runner:
 
         self._post(propose, answer)
         return answer
+
+    @property
+    def durable_index(self) -> int:
+        """The last entry that this disk has."""
+        return self._member.state.durable_index
+
+    def trim(self, minimum: int) -> Future[int]:
+        """Delete the log's files that end before this place, whose entries are committed. The log's new begin."""
+        begin: Future[int] = Future()
+
+        def trim() -> list[Effect]:
+            state = self._member.state
+            index = min(self._files.first_index_in(minimum), state.durable_committed_index)
+            if index > state.begin_index:
+                self._member.trimmed(self._files.trim(index))
+            with self._changed:
+                self._waiting.discard(begin)
+            begin.set_result(state.begin_index)
+            return []
+
+        self._post(trim, begin)
+        return begin
 
     # The member's thread
 
@@ -242,7 +271,9 @@ class Runner:
         """What was committed before the start: a part at a time, so that not all of it is in memory."""
         self._applied_index = max(self._applied_index, self._member.state.begin_index - 1)
         while self._applied_index < last_index and not self._is_closing:
-            if self._unapplied() > MOST_UNAPPLIED:
+            if self._on_committed_index is not None:
+                self._apply(last_index)
+            elif self._unapplied() > MOST_UNAPPLIED:
                 with self._changed:
                     self._changed.wait(_LOOK_SECONDS)
             else:
@@ -250,6 +281,10 @@ class Runner:
 
     def _apply(self, last_index: int) -> None:
         begin = max(self._applied_index + 1, self._member.state.begin_index)
+        if self._on_committed_index is not None:
+            if begin <= last_index:
+                self._on_committed_index(last_index)
+            begin = last_index + 1
         for first in range(begin, last_index + 1, _APPLIED_TOGETHER):
             last = min(first + _APPLIED_TOGETHER - 1, last_index)
             self._on_committed([self._files.entry(index) for index in range(first, last + 1)])
