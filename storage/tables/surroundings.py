@@ -507,7 +507,9 @@ class _LocalLook:
                 continue
             if number == self._root_number:
                 return None
-            if exists(f"{parent}/consumequeue") or (exists(f"{parent}/checkpoint") and exists(f"{parent}/lock")):
+            is_member = posixpath.basename(parent).startswith(DLEDGER_PEER)  # it has a checkpoint and a lock of its own
+            has_both = not is_member and exists(f"{parent}/checkpoint") and exists(f"{parent}/lock")
+            if exists(f"{parent}/consumequeue") or has_both:
                 return parent
         return None
 
