@@ -89,7 +89,7 @@ class MemberLog:
     def advance(self, index: int, end: int) -> None:
         """The log is committed up to this entry. Of a leader that is none any more it is not known whose entries these are."""
         with self._changed:
-            if self.lost is None:
+            if self.lost is None and index > self._index:
                 self._index, self._end = index, end
                 self._changed.notify_all()
 

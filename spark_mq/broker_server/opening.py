@@ -112,8 +112,8 @@ def opened_store(
 ) -> MessageStore:
     """The broker's store, prepared before anything is appended. Raises what `open_store` raises.
 
-    `place` is where this process has opened it before; only the first opening (None) makes one where there is none. In a DLedger group a
-    leader's puts wait for a sync, which is the majority's, and its followers' queues for none.
+    `place` is where this process has opened it before; only the first opening (None) makes one where there is none. In a DLedger
+    group a leader's puts wait for a sync, which is the majority's, and its followers' queues for none.
     """
     if place is not None:
         place.check()

@@ -40,6 +40,7 @@ from spark_mq.dledger.state import (
     RoleChanged,
     SaveVote,
 )
+from storage.errors import CorruptRecordError
 
 AskPeer = Callable[[str, DLedgerRequestCode, DLedgerMessage, int], "Future[DLedgerMessage | None]"]
 """Peer, code, body, timeout in ms → the answer; None, an error or silence: there was none. It must not wait."""
@@ -168,16 +169,23 @@ class Runner:
         return self._member.state.durable_index
 
     def trim(self, minimum: int) -> Future[int]:
-        """Delete the log's files that end before this place, whose entries are committed. The log's new begin."""
+        """Delete the log's files that end before this place, at which a file begins, as far as their entries are committed.
+
+        The log's new begin; CorruptRecordError, with nothing deleted, where no entry stands at that place.
+        """
         begin: Future[int] = Future()
 
         def trim() -> list[Effect]:
             state = self._member.state
-            index = min(self._files.first_index_in(minimum), state.durable_committed_index)
-            if index > state.begin_index:
-                self._member.trimmed(self._files.trim(index))
             with self._changed:
                 self._waiting.discard(begin)
+            try:
+                index = min(self._files.first_index_in(minimum), state.durable_committed_index)
+            except CorruptRecordError as error:
+                begin.set_exception(error)
+                return []
+            if index > state.begin_index:
+                self._member.trimmed(self._files.trim(index))
             begin.set_result(state.begin_index)
             return []
 

@@ -361,7 +361,7 @@ class Acknowledgement(Pending[PutStatus]):
         timeouts_ms: tuple[int, int],
         late: PutStatus = PutStatus.FLUSH_DISK_TIMEOUT,
     ) -> None:
-        """`timeouts_ms` are those of the disk and of replicas; both start now. `late` is the status where the disk has too little time."""
+        """`timeouts_ms` are those of the disk and of replicas; both start now. `late` is the status where the disk takes longer."""
         self.flush = flush
         self.copies = copies
         self._acks = acks

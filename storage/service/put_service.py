@@ -460,8 +460,9 @@ class PutService:
 
         PUT_OK: on the disk under SYNC_FLUSH, else in the log, or with a pool in memory. FLUSH_DISK_TIMEOUT: in the log, and readable
         as soon as it is synced. FLUSH_SLAVE_TIMEOUT: in the log, readable, but fewer replicas than `inSyncReplicas` have
-        reported within `slaveTimeout` that they hold it. In a DLedger group PUT_OK: a majority has it on disk;
-        IN_SYNC_REPLICAS_NOT_ENOUGH also: none has it in time, and it may still come to be. OS_PAGE_CACHE_BUSY, IN_SYNC_REPLICAS_NOT_ENOUGH: refused, nothing was stored.
+        reported within `slaveTimeout` that they hold it. OS_PAGE_CACHE_BUSY, IN_SYNC_REPLICAS_NOT_ENOUGH: refused, nothing was stored.
+        In a DLedger group PUT_OK means that a majority has it on disk; IN_SYNC_REPLICAS_NOT_ENOUGH also that none has had it in time,
+        and that it may come to be readable.
         `waits` False waits for neither disk nor replicas; None = not if every message says WAIT=false.
         Raises MessageIllegalError and StoreNotWritableError with nothing stored, OSError if that is unknown.
         """

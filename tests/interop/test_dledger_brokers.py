@@ -1,23 +1,18 @@
-"""Brokers of ours and Apache's in one DLedger group: each kind leads, follows, takes over, and goes on from the other one's directory."""
+"""Brokers of ours and Apache's in one DLedger group: each kind leads, follows and takes over."""
 
 from __future__ import annotations
 
 import random
-import shutil
 import time
-from base64 import b64decode
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import pytest
 
-from storage import open_store
-from storage.convert import convert
-from storage.format.record import Message, decode_record
 from tests.support.controlled_brokers import TOPIC, SendingOn, sending_on
 from tests.support.dledger_brokers import DLedgerBrokers, dledger_brokers
-from tests.support.java_broker import Oracle, wait_until
+from tests.support.java_broker import Oracle
 from tests.support.kill_hunts import Place, Verdict, judged
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

@@ -1,4 +1,4 @@
-"""Three brokers of a DLedger group, ours and Apache's, each a process: they are killed and started, and the name server says who leads."""
+"""Three brokers of a DLedger group, ours and Apache's, each a process. The name server says who leads."""
 
 from __future__ import annotations
 
@@ -96,9 +96,7 @@ class DLedgerBrokers:
 
 
 @contextmanager
-def dledger_brokers(
-    home: Path, oracles: Mapping[str, Oracle], **settings: str | int
-) -> Iterator[DLedgerBrokers]:
+def dledger_brokers(home: Path, oracles: Mapping[str, Oracle], **settings: str | int) -> Iterator[DLedgerBrokers]:
     """A name server of ours, and all of the group's brokers; what runs is stopped with the context."""
     with our_name_server(home) as name_server:
         found = DLedgerBrokers(home, name_server.address, oracles, settings)
