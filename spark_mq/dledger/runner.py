@@ -117,7 +117,7 @@ class Runner:
         try:
             if self._failure is None:
                 self._files.sync()
-                self._files.save_checkpoint(self._member.state.durable_committed_index)
+                self._files.save_checkpoint(self._member.state.committed_index)  # all of it is durable now
         finally:
             self._files.close()
 
