@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -197,6 +199,53 @@ def test_without_a_majority_nothing_is_acknowledged_and_nothing_is_shown(tmp_pat
         found.start(*(each for each in MEMBERS if each != leader))
         found.await_master()
         wait_until(lambda: bodies(found, leader, "T")[place] == b"first", "it is there still", 20)
+
+
+@pytest.mark.slow
+def test_a_member_whose_disk_fails_gives_way_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with group(tmp_path) as found:
+        leader = found.await_master()
+        found.await_known(leader)
+        with Producer(found.settings, "G", ProducerSettings(retries=0)) as producer:
+            first = producer.send(Message("T", b"first"))
+            broken = found.running[leader][0]._files
+            assert broken is not None
+
+            def fail(entries: object) -> None:
+                raise OSError(errno.EIO, "Input/output error")
+
+            monkeypatch.setattr(broken, "append", fail)
+            with pytest.raises(ClientError):
+                producer.send(Message("T", b"never"))
+            wait_until(lambda: found.running[leader][0]._files is not broken, "it has opened its files again", 30)
+            found.await_known(found.await_master())  # the same one, if it was back in time
+            last = producer.send(Message("T", b"second"))
+        sent = {(each.queue.queue_id, each.queue_offset): body for each, body in ((first, b"first"), (last, b"second"))}
+        for member in MEMBERS:
+            wait_until(lambda member=member: bodies(found, member, "T") == sent, f"{member} has all", 30)  # type: ignore[misc]
+
+
+@pytest.mark.slow
+def test_a_member_that_lost_its_log_gets_it_from_the_leader(tmp_path: Path) -> None:
+    with group(tmp_path) as found:
+        leader = found.await_master()
+        found.await_known(leader)
+        sent = {}
+        with Producer(found.settings, "G") as producer:
+            for number in range(100):
+                result = producer.send(Message("T", b"m%d" % number * 30))
+                sent[result.queue.queue_id, result.queue_offset] = b"m%d" % number * 30
+        member = next(each for each in MEMBERS if each != leader)
+        found.stop(member)
+        vote = (tmp_path / member / f"dledger-{member}" / "currterm").read_bytes()
+        shutil.rmtree(tmp_path / member)
+        (tmp_path / member / f"dledger-{member}").mkdir(parents=True)
+        (tmp_path / member / f"dledger-{member}" / "currterm").write_bytes(vote)
+        found.start(member)
+        with Producer(found.settings, "G") as producer:
+            result = producer.send(Message("T", b"next"))
+            sent[result.queue.queue_id, result.queue_offset] = b"next"
+        wait_until(lambda: bodies(found, member, "T") == sent, "it has all again", 30)
 
 
 def test_its_store_is_written_by_nobody_else_and_made_plain(tmp_path: Path) -> None:
