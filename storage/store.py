@@ -311,6 +311,8 @@ class MessageStore:
         if options.holder != "broker":  # a broker follows more settings, and itself warns of the others
             warn_of_unread(self.config.file, self.config.settings)
         index = self.index if self.config.index.has_files else None
+        if options.group is not None:
+            self.log.committed_end = options.group.committed_end
         parts = StoreParts(self.root, self.config, file_system, self.log, self.queues, index, self._clock)
         follows = options.writes_as == "follower" or (
             options.writes_as == "controlled" and self.config.mode.broker_role == "SLAVE"
@@ -323,7 +325,6 @@ class MessageStore:
             cuts_torn=options.writes_as not in ("owner", "rebuilder"),
             holds_back=options.holds_back,
             finishes=is_own,
-            committed_end=None if options.group is None else options.group.committed_end,
         )
         if options.create and "" not in opening.ends.synced_entries:
             sync_new_store(self.root, file_system)
@@ -333,8 +334,10 @@ class MessageStore:
             for text in self.recovery.warnings(self.root):
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
         self._writer = StoreWriter(
-            self.root, file_system, self.log, self.queues, index, opening.ends, settings, self._clock, options.group
+            self.root, file_system, self.log, self.queues, index, opening.ends, settings, self._clock
         )
+        if options.group is not None:
+            self._writer.join(options.group)
         self.lowered = () if opening.report is None else opening.report.lowered
         if is_own:
             self.lower_offsets()

@@ -28,7 +28,7 @@ from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import NO_INDEX, AppendEntryResponse, DLedgerCode, DLedgerMessage
-from spark_mq.dledger.runner import Runner
+from spark_mq.dledger.runner import ByIndex, Runner
 from spark_mq.dledger.state import Role, RoleChanged
 from spark_mq.remoting_server.member_lines import MemberLines
 from spark_mq.remoting_server.pools import Processors
@@ -215,9 +215,8 @@ class GroupedBroker:
                 settings,
                 files,
                 self._lines.ask,
-                lambda entries: None,
+                ByIndex(partial(self._on_committed, files)),
                 self._on_role_changed,
-                on_committed_index=partial(self._on_committed, files),
                 on_failed=self._on_failed,
             )
         except BaseException:

@@ -21,7 +21,7 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.member import Member
@@ -61,6 +61,12 @@ class DivergedError(RuntimeError):
     """A leader wants to replace what is committed here: the logs have not begun with the same entries, or a majority has lost them."""
 
 
+class ByIndex(NamedTuple):
+    """`call` gets the index up to which entries are committed, and not the entries."""
+
+    call: Callable[[int], None]
+
+
 class Runner:
     """One running member. Every method may be called from any thread, callbacks come from the member's; they must not wait for it."""
 
@@ -69,10 +75,9 @@ class Runner:
         settings: DLedgerSettings,
         files: MemberFiles,
         ask: AskPeer,
-        on_committed: Callable[[Sequence[LedgerEntry]], None],
+        on_committed: Callable[[Sequence[LedgerEntry]], None] | ByIndex,
         on_role_changed: Callable[[RoleChanged], None],
         *,
-        on_committed_index: Callable[[int], None] | None = None,
         on_failed: Callable[[BaseException], None] = lambda error: None,
         unapplied: Callable[[], int] = lambda: 0,
         random: Random | None = None,
@@ -81,12 +86,11 @@ class Runner:
 
         `on_committed` gets each committed entry once, in order, from the log's begin on at each start: empty bodies, too. Their indexes
         follow each other, unless the leader has deleted what this member lacked: then a part is missing, and the owner must look.
-        With `on_committed_index` that is called instead, with the last index, for an owner that reads the log's files itself.
+        An owner that reads the log's files itself gives it as `ByIndex`, and gets the last index alone.
         `unapplied` says how many of them the owner still keeps: at the start a long log waits for it.
         """
         self._files = files
         self._ask, self._on_committed, self._on_role_changed = ask, on_committed, on_role_changed
-        self._on_committed_index = on_committed_index
         self._on_failed, self._unapplied = on_failed, unapplied
         self._member = Member(settings, files, files.restored(), random or Random(), _now_ms())
         self._applied_index = files.restored().begin_index - 1
@@ -279,7 +283,7 @@ class Runner:
         """What was committed before the start: a part at a time, so that not all of it is in memory."""
         self._applied_index = max(self._applied_index, self._member.state.begin_index - 1)
         while self._applied_index < last_index and not self._is_closing:
-            if self._on_committed_index is not None:
+            if isinstance(self._on_committed, ByIndex):
                 self._apply(last_index)
             elif self._unapplied() > MOST_UNAPPLIED:
                 with self._changed:
@@ -289,13 +293,13 @@ class Runner:
 
     def _apply(self, last_index: int) -> None:
         begin = max(self._applied_index + 1, self._member.state.begin_index)
-        if self._on_committed_index is not None:
+        if isinstance(self._on_committed, ByIndex):
             if begin <= last_index:
-                self._on_committed_index(last_index)
-            begin = last_index + 1
-        for first in range(begin, last_index + 1, _APPLIED_TOGETHER):
-            last = min(first + _APPLIED_TOGETHER - 1, last_index)
-            self._on_committed([self._files.entry(index) for index in range(first, last + 1)])
+                self._on_committed.call(last_index)
+        else:
+            for first in range(begin, last_index + 1, _APPLIED_TOGETHER):
+                last = min(first + _APPLIED_TOGETHER - 1, last_index)
+                self._on_committed([self._files.entry(index) for index in range(first, last + 1)])
         self._applied_index = max(self._applied_index, last_index)
 
     # The sync thread

@@ -78,9 +78,7 @@ class StoreWriter:
         ends: StoreEnds,
         settings: PutSettings,
         clock: Callable[[], int],
-        group: GroupLog | None = None,
     ) -> None:
-        """`group` where the log is a DLedger group's: then only what is committed becomes readable."""
         self.root = root
         self.file_system = file_system
         self.log = log
@@ -100,12 +98,9 @@ class StoreWriter:
         )
         of_log = {path for path in ends.unsynced if path.startswith(tuple(log.directories))}
         ends.unsynced -= of_log
-        self._group = group
-        size = settings.log_file_size_bytes
-        self._log_writer: CommitLogWriter | GroupLogWriter = (
-            CommitLogWriter(file_system, log, ends.log_end, size, settings.log_directories, of_log)
-            if group is None
-            else GroupLogWriter(group, root, ends.log_end, size)
+        self._group: GroupLog | None = None
+        self._log_writer: CommitLogWriter | GroupLogWriter = CommitLogWriter(
+            file_system, log, ends.log_end, settings.log_file_size_bytes, settings.log_directories, of_log
         )
         self._undispatched: deque[AppendedRun] = deque()
         self._undispatched_rows = 0
@@ -120,8 +115,6 @@ class StoreWriter:
         self._failure: BaseException | None = None
         self.confirmed = None if ends.held_from is None else Confirmed(ends.held_from)
         """How far required replicas have the log; None = none is required."""
-        if group is not None:
-            self.confirmed = Confirmed(ends.log_end)
         self._held: deque[HeldRecords] = deque()
         if ends.held_from is not None and ends.held_from < ends.log_end:
             self._dispatched_ms = self._dispatched_record = 0
@@ -139,6 +132,14 @@ class StoreWriter:
     def failure(self) -> BaseException | None:
         """Why this writer accepts nothing more; None = it does."""
         return self._failure
+
+    def join(self, group: GroupLog) -> None:
+        """The log is that of a DLedger group: this writer appends by its member, and only what is committed becomes readable. Before
+        anything else is called.
+        """
+        self._group = group
+        self._log_writer = GroupLogWriter(group, self.root, self.ends.log_end, self.settings.log_file_size_bytes)
+        self.confirmed = Confirmed(self.ends.log_end)
 
     @property
     def is_of_group(self) -> bool:

@@ -91,7 +91,6 @@ def open_for_writing(
     cuts_torn: bool = False,
     holds_back: bool = False,
     finishes: bool = True,
-    committed_end: int | None = None,
 ) -> Opening:
     """Prepare the store for appending; afterwards `abort` exists.
 
@@ -101,7 +100,7 @@ def open_for_writing(
     With `cuts_torn` the log ends before records that a crash has torn (`plan_recovery`): a follower gets them again.
     With `holds_back` only confirmed records are dispatched, unless the opening `finishes` decided batches and there are some: then the
     queues must show which of their rows are present.
-    `committed_end` is that of a DLedger group's log (`plan_recovery`): nothing is written in the log then.
+    In a log with a `committed_end`, which is a DLedger group's, nothing is written.
     """
     root, config, file_system = parts.root, parts.config, parts.file_system
     log, queues, index = parts.log, parts.queues, parts.index
@@ -111,7 +110,7 @@ def open_for_writing(
     ):  # a process that renamed a table may have been killed, or have failed, before it synced that
         file_system.sync(f"{root}/config")
     hint = load_hint(file_system, root)
-    is_own_log = committed_end is None
+    is_own_log = log.committed_end is None
     if is_own_log and hint is not None and not log.has_gaps and holds(hint, file_system, root, log, index):
         drop_hint(file_system, root)  # it does not cover what is written from now on
         reach("hint-dropped")
@@ -125,14 +124,7 @@ def open_for_writing(
 
     def plan_now() -> RecoveryPlan:
         checkpoint = parts.checkpoint()
-        was_clean = left is None
-        return read_plan(
-            config,
-            *(file_system, log, queues, checkpoint),
-            was_clean=was_clean,
-            torn_by=torn_by,
-            committed_end=committed_end,
-        )
+        return read_plan(config, file_system, log, queues, checkpoint, was_clean=left is None, torn_by=torn_by)
 
     plan = plan_now()
     if plan.gaps:

@@ -93,11 +93,8 @@ def read_plan(
     *,
     was_clean: bool,
     torn_by: Crash | None = None,
-    committed_end: int | None = None,
 ) -> RecoveryPlan:
-    """The reading passes with the store's settings; changes nothing. `was_clean`, `torn_by` and `committed_end` are those of
-    `plan_recovery`.
-    """
+    """The reading passes with the store's settings; changes nothing. `was_clean` and `torn_by` are those of `plan_recovery`."""
     return plan_recovery(
         log,
         queues,
@@ -107,7 +104,6 @@ def read_plan(
         index_safe=config.index.has_files and config.index.message_index_safe,
         from_greatest_end=not file_system.is_local,
         torn_by=torn_by,
-        committed_end=committed_end,
     )
 
 
@@ -121,7 +117,6 @@ def plan_recovery(
     index_safe: bool = False,
     from_greatest_end: bool = False,
     torn_by: Crash | None = None,
-    committed_end: int | None = None,
 ) -> RecoveryPlan:
     """Where the log and each queue end, and whether the log is damaged. Reads only.
 
@@ -131,8 +126,8 @@ def plan_recovery(
     that queues know were complete before their entries were made; this holds if the machine did not stop. It also ends before a
     record of a batch queue: the follower that wrote it has died before it could cut it.
 
-    `committed_end` is given by a member of a DLedger group, whose log it is: there the log ends for the store, or where its queues end,
-    which have committed records only. What stands behind is the group's, and neither damage nor cut.
+    At the `committed_end` of a DLedger group's log the log ends for the store, or where its queues end, which have committed records
+    only. What stands behind is the group's, and neither damage nor cut.
     """
     tails = read_tails(list(queues))
     written_ends, greatest = tails.ends_by_name(), int(max(tails.greatest_ends(), default=-1))
@@ -144,6 +139,7 @@ def plan_recovery(
     start = _walk_start(log, checkpoint, greatest, was_clean=was_clean, index_safe=index_safe)
     if from_greatest_end and log.minimum < greatest <= log.files[-1].end:
         start = greatest
+    committed_end = log.committed_end
     limit = None if committed_end is None else max(committed_end, greatest)
     walk = log.walk(start, check_crc=check_crc, limit=limit)
     last = before = None
