@@ -334,7 +334,9 @@ LITE_QUEUES_RULE = (
 )
 BY_APACHE = "let Apache's broker follow or open such a store; reading needs no change"
 
-OF_A_GROUP = "Only its group writes it; `spark-mq convert` makes a plain store of it"
+OF_A_GROUP = (
+    "Only its group writes it: send to the leader (nameServer), or let `spark-mq convert` make a plain store of it"
+)
 """Why and what instead, after the error that a log is DLedger's."""
 
 
@@ -393,6 +395,7 @@ OF_A_BROKERS_PROCESS = frozenset(
     (
         *("namesrvAddr", "bindAddress", "storePathRootDir", "rmqAddressServerDomain"),
         *("brokerId", "haMasterAddress", "controllerAddr", "dLegerGroup", "dLegerPeers"),
+        *("preferredLeaderId", "enableBatchPush"),
     )
 )
 """Unread settings about a broker process's place and ports. Every broker.conf has some, so only `doctor` names them."""
