@@ -167,9 +167,9 @@ def test_an_owner_that_reads_the_files_itself_gets_indexes_that_never_go_back(tm
         runner.start()
         assert leads.wait(10)
         for number in range(count):
-            answer = runner.propose([b"%d" % number * 100]).result(10)
+            answer = runner.propose([b"%d" % number * 300]).result(10)
             assert answer.code == DLedgerCode.SUCCESS
-            assert files.end_of(answer.index) == answer.place + ENTRY_HEAD_SIZE + len(b"%d" % number * 100)
+            assert files.end_of(answer.index) == answer.place + ENTRY_HEAD_SIZE + len(b"%d" % number * 300)
         if count:
             begin = runner.trim(8_192).result(10)
             assert begin == files.first_index_in(8_192) > 0
