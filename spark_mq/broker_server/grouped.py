@@ -102,6 +102,8 @@ class MemberLog:
 
     def propose(self, bodies: Sequence[bytes], place: int) -> None:
         """Like `GroupLog.propose`."""
+        if not self.leads:
+            raise StoreNotWritableError(self._root, "another broker leads its DLedger group", "send to the leader")
         self._refuse_if_lost()
         self._runner.propose(bodies, self.term, first_place=place).add_done_callback(self._answered)
 
