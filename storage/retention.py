@@ -280,7 +280,8 @@ def apply_expiry(
     writer.checkpoint()
     if plan.log_files:
         _say_what_goes(writer.root, plan, config)
-    for number, file in enumerate(plan.log_files):
+    files = () if plan.log_files and writer.trim_log(plan.minimum) else plan.log_files
+    for number, file in enumerate(files):
         if number:
             sleep(config.delete_commit_log_files_interval / 1_000)
         _unlink(writer.file_system, [file.path])

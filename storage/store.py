@@ -44,6 +44,7 @@ from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import LOOKS
 from storage.log.damage import warning_of
 from storage.log.fingerprint import LogFingerprint, take_fingerprint
+from storage.log.group_log import GroupLog
 from storage.names import nearest
 from storage.put.put import InnerPut, PutOptions, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings
@@ -98,6 +99,7 @@ def open_store(
     holder: Holder = "writer",
     writes_as: WritesAs | None = None,
     holds_back: bool = False,
+    group: GroupLog | None = None,
     prepare: Callable[[MessageStore], None] | None = None,
     store_host: str | None = None,
     broker_name: str | None = None,
@@ -120,6 +122,7 @@ def open_store(
     `store_host` (address:port) is the address that new records name. `broker_name` and `flush_disk_type` override the configuration.
     `rocketmq_version` names the release of the store's broker (`4.9.7`; `Release` says what each reads and writes).
     With `holds_back` only confirmed messages become readable (`storage/put/store_writer.py`).
+    `group` is the log of a DLedger group, from its member, for that member's store alone.
     `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
     `on_progress` gets, during a recovery, how many bytes of how many are dispatched.
 
@@ -153,6 +156,7 @@ def open_store(
         holder=holder,
         writes_as=writes_as or ("follower" if holder == "follower" else "owner"),
         holds_back=holds_back,
+        group=group,
         prepare=prepare,
         store_host=store_host,
         broker_name=broker_name,
@@ -202,6 +206,7 @@ class OpenOptions:
     holder: Holder
     writes_as: WritesAs
     holds_back: bool
+    group: GroupLog | None
     prepare: Callable[[MessageStore], None] | None
     store_host: str | None
     broker_name: str | None
@@ -246,6 +251,8 @@ class MessageStore:
         try:
             writable = None if options.read_only else _local(file_system, root)
             writer = None if options.read_only else writer_of(options.writes_as, options.holder)
+            if writer is not None and options.group is not None:
+                writer = writer._replace(is_member=True)
             self.place = find_log(root, config, file_system, may_be_empty=options.create, writer=writer)
             if writable is not None:
                 if options.create and not writable.exists(root):
@@ -304,6 +311,8 @@ class MessageStore:
         if options.holder != "broker":  # a broker follows more settings, and itself warns of the others
             warn_of_unread(self.config.file, self.config.settings)
         index = self.index if self.config.index.has_files else None
+        if options.group is not None:
+            self.log.committed_end = options.group.committed_end
         parts = StoreParts(self.root, self.config, file_system, self.log, self.queues, index, self._clock)
         follows = options.writes_as == "follower" or (
             options.writes_as == "controlled" and self.config.mode.broker_role == "SLAVE"
@@ -327,6 +336,8 @@ class MessageStore:
         self._writer = StoreWriter(
             self.root, file_system, self.log, self.queues, index, opening.ends, settings, self._clock
         )
+        if options.group is not None:
+            self._writer.join(options.group)
         self.lowered = () if opening.report is None else opening.report.lowered
         if is_own:
             self.lower_offsets()

@@ -33,6 +33,7 @@ LOOKS = {
         "spark_mq/broker/send.py SendMessageHandler.close",
         "spark_mq/broker/send_back.py SendBackHandler._put",
         "spark_mq/broker_server/controlled.py ControlledBroker._registered_id",
+        "spark_mq/broker_server/grouped.py GroupedBroker._lead",
         "spark_mq/broker_server/server.py RunningBroker._answer",
         "spark_mq/broker_server/server.py RunningBroker._answer_run",
         "spark_mq/broker_server/server.py RunningBroker._close_store",

@@ -24,6 +24,7 @@ from storage.ha.epochs import EpochFile, epoch_end, note_epoch
 from storage.ha.listener import ListenerSettings, LogReader, ReplicationListener
 from storage.ha.replicas import Replicas, Role, Snapshot
 from storage.ha.sessions import Timing
+from storage.log.group_log import GroupLog
 from storage.names import address_text
 from storage.put.settings import address_of, host_bytes
 from storage.service.put_service import PutService
@@ -72,6 +73,14 @@ class ControllerMode(NamedTuple):
     """Called when a slave's log goes further than its master's, as `Switching.diverged`: close the broker and cut its log."""
 
 
+class GroupRole(NamedTuple):
+    """The role of a DLedger group's broker, from its start to its close."""
+
+    log: GroupLog
+    broker_id: int
+    """0 of the leader."""
+
+
 def _begin_epoch(mode: ControllerMode, files: LocalFileSystem, end: int) -> None:
     """Start a master's own epoch at the log's end, unless it has started already. Raises StoreRefusedError, OSError."""
     epochs, term = mode.epochs, mode.role.term
@@ -99,10 +108,12 @@ def opened_store(
     prepare: Callable[[MessageStore], None] | None = None,
     *,
     place: StorePlace | None = None,
+    group: GroupRole | None = None,
 ) -> MessageStore:
     """The broker's store, prepared before anything is appended. Raises what `open_store` raises.
 
-    `place` is where this process has opened it before; only the first opening (None) makes one where there is none.
+    `place` is where this process has opened it before; only the first opening (None) makes one where there is none. In a DLedger
+    group a leader's puts wait for a sync, which is the majority's, and its followers' queues for none.
     """
     if place is not None:
         place.check()
@@ -118,13 +129,18 @@ def opened_store(
         holder="broker",
         writes_as=writes_as,
         holds_back=writes_as in ("controlled", "candidate") and not config.replication.read_un_committed,
+        group=None if group is None else group.log,
         prepare=prepare,
         broker_name=configuration.broker_name,
+        flush_disk_type=None if group is None else ("SYNC_FLUSH" if group.log.leads else "ASYNC_FLUSH"),
     )
 
 
 def opened_service(
-    configuration: Configuration, mode: ControllerMode | None, place: StorePlace | None = None
+    configuration: Configuration,
+    mode: ControllerMode | None,
+    place: StorePlace | None = None,
+    group: GroupRole | None = None,
 ) -> PutService:
     """The store of `opened_store` in its role, with what serves it."""
     writes_as: WritesAs = "owner"
@@ -137,7 +153,7 @@ def opened_service(
         if mode is not None:  # the first row of a batch that is finished now is of this epoch
             _begin_epoch(mode, store.writer.file_system, store.writer.log_end if store.log.files else 0)
 
-    store = opened_store(configuration, writes_as, prepare, place=place)
+    store = opened_store(configuration, writes_as, prepare, place=place, group=group)
     try:
         service = PutService(store)
     except BaseException:

@@ -54,6 +54,7 @@ from spark_mq.broker_server.name_servers import (
 )
 from spark_mq.broker_server.opening import (
     ControllerMode,
+    GroupRole,
     StorePlace,
     epoch_cache,
     opened_service,
@@ -62,7 +63,7 @@ from spark_mq.broker_server.opening import (
     slave_infos,
 )
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
-from spark_mq.broker_server.state_copies import PERIOD_S, ElectedMaster, KnownMaster, Master, StateCopies
+from spark_mq.broker_server.state_copies import PERIOD_S, ElectedMaster, KnownMaster, Master, MasterByName, StateCopies
 from spark_mq.broker_server.static_topics import MappingCleaning
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import (
@@ -92,6 +93,7 @@ from spark_mq.remoting_server.pools import (
 )
 from spark_mq.remoting_server.server import RemotingServer
 from storage.epoch_times import current_time_ms
+from storage.errors import StoreRefusedError
 from storage.files.os_errors import is_of_system
 from storage.format.replication import SlaveHandshake
 from storage.ha.epochs import FollowedEpochs, forget_epoch
@@ -123,8 +125,14 @@ _WATERMARK_LOG = logging.getLogger("spark_mq.watermark")
 class RunningBroker:
     """One broker, on the event loop that it was started on."""
 
-    def __init__(self, configuration: Configuration, service: PutService, mode: ControllerMode | None = None) -> None:
-        """`service` has the store; it is closed at the end."""
+    def __init__(
+        self,
+        configuration: Configuration,
+        service: PutService,
+        mode: ControllerMode | None = None,
+        member: GroupRole | None = None,
+    ) -> None:
+        """`service` has the store; it is closed at the end. `member` of a DLedger group's broker."""
         is_slave = configuration.is_slave
         self._loop = asyncio.get_running_loop()
         self._configuration = configuration
@@ -158,7 +166,8 @@ class RunningBroker:
         """The group of brokers, if slaves may stand in for a missing master."""
         escapes = None
         replication = configuration.store.replication
-        if configuration.client is not None and mode is None and replication.enable_slave_acting_master:
+        is_plain = mode is None and member is None
+        if configuration.client is not None and is_plain and replication.enable_slave_acting_master:
             parts = self.broker.parts
             own = Member(service.settings.cluster, parts.store.broker_name, process.broker_id, parts.store.address)
             self.group = MemberGroup(own, configuration.client, self._on_group)
@@ -176,18 +185,22 @@ class RunningBroker:
         )
         self._batches = (
             None
-            if is_slave
+            if is_slave or member is not None  # a batch is written past the group
             else BatchServer(
                 service, committed=self.broker.on_batch_appended, store_offsets=self.broker.store_group_offsets
             )
         )
-        self._mode = mode
+        self._mode, self._member = mode, member
         self.keeper: SyncKeeper | None = None
         """A master's, in controller mode."""
         known = None
         self.following: Following | None = None
         """The slave's duties."""
-        if mode is not None and is_slave:
+        if member is not None and is_slave:
+            self.following = Following(
+                service, self.broker, configuration, group_master(configuration), copies_log=False
+            )
+        elif mode is not None and is_slave:
             master = elected_master(configuration, mode.role.term.master_address or "")
             switching = Switching(SlaveHandshake(mode.role.own_id), FollowedEpochs(mode.epochs), mode.diverged)
             self.following = Following(service, self.broker, configuration, master, switching)
@@ -201,7 +214,7 @@ class RunningBroker:
             self.broker.parts,
             configuration.client,
             process,
-            broker_id=process.broker_id if mode is None else mode.role.registered_id,
+            broker_id=registered_id(process.broker_id, mode, member),
             epoch=0 if mode is None else mode.role.term.epoch,
             on_master=None if known is None else known.tell,
         )
@@ -211,15 +224,19 @@ class RunningBroker:
 
     @classmethod
     async def start(
-        cls, configuration: Configuration, mode: ControllerMode | None = None, place: StorePlace | None = None
+        cls,
+        configuration: Configuration,
+        mode: ControllerMode | None = None,
+        place: StorePlace | None = None,
+        member: GroupRole | None = None,
     ) -> RunningBroker:
         """A broker that takes requests, and that name servers know. `place` as of `opened_store`.
 
         Raises ListenError, ConfigurationError, and what `open_store` raises: StoreLockedError where another process has the store.
         """
-        service = await asyncio.to_thread(opened_service, configuration, mode, place)
+        service = await asyncio.to_thread(opened_service, configuration, mode, place, member)
         try:
-            running = cls(configuration, service, mode)
+            running = cls(configuration, service, mode, member)
         except BaseException:
             service.close()
             raise
@@ -231,13 +248,14 @@ class RunningBroker:
         return running
 
     async def _begin(self) -> None:
-        self.replication = listener = serve_slaves(
-            self._service,
-            self._configuration,
-            None if self._mode is None else self._mode.epochs,
-            self.broker.parts.clients.slave_hosts.__contains__,
-        )
-        self._keep_in_sync(listener)  # before anything is taken: who is in sync must be waited for
+        if self._member is None:
+            self.replication = listener = serve_slaves(
+                self._service,
+                self._configuration,
+                None if self._mode is None else self._mode.epochs,
+                self.broker.parts.clients.slave_hosts.__contains__,
+            )
+            self._keep_in_sync(listener)  # before anything is taken: who is in sync must be waited for
         if self.group is not None and self.following is None:
             await asyncio.to_thread(self._take_back)
         server = self._configuration.server
@@ -296,19 +314,23 @@ class RunningBroker:
         end = self._service.log_end
         return Position(-1 if self._mode is None else self._mode.epochs.last_epoch, end, self._service.confirm_offset)
 
+    def committed(self) -> None:
+        """More of its DLedger group's log is committed. For any thread."""
+        self._service.committed()
+
     @property
     def failure(self) -> str | None:
         """Why it takes nothing more until its store is opened again: as a master, or as a slave from its master. None = it does."""
         if (failure := self._service.failure) is not None:
             return str(failure)
-        return None if self.following is None else self.following.follower.failure
+        return None if self.following is None else self.following.failure
 
     @property
     def fails_by_disk(self) -> bool:
         """Whether `failure` is the operating system's, so that the disk may heal it. What else it is, an opening may make worse."""
         failure = self._service.failure
         if failure is None and self.following is not None:
-            failure = self.following.follower.error
+            failure = self.following.error
         return is_of_system(failure)
 
     @property
@@ -339,12 +361,12 @@ class RunningBroker:
         if self._timer is not None:
             self._timer.cancel()
         try:
-            if self._mode is not None:  # another one may be master: nothing is taken or acknowledged any more
+            if self._is_elected:  # another one may be master: nothing is taken or acknowledged any more
                 self._service.acks.close()
                 await asyncio.to_thread(self._service.refuse_puts)
             if self.group is not None:
                 await asyncio.to_thread(self.group.close)
-            if self._mode is None:
+            if not self._is_elected:
                 await asyncio.to_thread(self._registration.close)
                 await self._remoting.close()
             else:
@@ -352,6 +374,11 @@ class RunningBroker:
                 await asyncio.gather(leaving, self._remoting.close(), asyncio.to_thread(self._close_writers))
         finally:
             await asyncio.to_thread(self._close_store)
+
+    @property
+    def _is_elected(self) -> bool:
+        """Whether a controller or a DLedger group says what it is."""
+        return self._mode is not None or self._member is not None
 
     def _close_writers(self) -> None:
         batches, self._batches = self._batches, None
@@ -525,7 +552,7 @@ class _Facts(ServerFacts):
 
     def following_trouble(self) -> str | None:
         following = self._running.following
-        return None if following is None else following.follower.status.trouble
+        return None if following is None else following.trouble
 
     def slaves(self) -> Sequence[HaConnectionInfo]:
         running = self._running
@@ -666,28 +693,54 @@ class Following:
         configuration: Configuration,
         master: Master,
         switching: Switching | None = None,
+        *,
+        copies_log: bool = True,
     ) -> None:
-        """With `switching` in controller mode."""
+        """With `switching` in controller mode. Without `copies_log` the log comes by a DLedger group."""
         settings = configuration.store.replication
-        is_controlled = switching is not None
-        self.follower = Follower(
-            service,
-            master.ha_address,
-            Timing(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval),
-            asks=MasterAsks(master.bounds, master.record, master.topics),
-            reconnect_ms=_RECONNECT_MS_CONTROLLED if is_controlled else RECONNECT_MS,
-            switching=switching,
-        )
+        is_controlled = switching is not None or not copies_log
+        self.follower: Follower | None = None
+        if copies_log:
+            self.follower = Follower(
+                service,
+                master.ha_address,
+                Timing(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval),
+                asks=MasterAsks(master.bounds, master.record, master.topics),
+                reconnect_ms=_RECONNECT_MS_CONTROLLED if is_controlled else RECONNECT_MS,
+                switching=switching,
+            )
         period_s = _PERIOD_S_CONTROLLED if is_controlled else PERIOD_S
         self._copies = StateCopies(
             service,
             master,
             period_s,
             copied=broker.on_table_copied,
-            follows=lambda: self.follower.agrees,
-            refused=self.follower.refuse,
+            follows=lambda: self.follower is None or self.follower.agrees,
+            refused=self._refuse if self.follower is None else self.follower.refuse,
         )
         self._is_controlled = is_controlled
+        self._refusal: StoreRefusedError | None = None
+
+    def _refuse(self, error: StoreRefusedError) -> None:
+        self._refusal = error
+        _LOG.error("the leader's topics are not copied: %s", error)
+
+    @property
+    def failure(self) -> str | None:
+        """Why it follows no more until its store is opened again; None = it does."""
+        return None if self.follower is None else self.follower.failure
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error behind `failure`."""
+        return None if self.follower is None else self.follower.error
+
+    @property
+    def trouble(self) -> str | None:
+        """What an operator has to see to."""
+        if self.follower is not None:
+            return self.follower.status.trouble
+        return None if self._refusal is None else str(self._refusal)
 
     @property
     def knows_progress(self) -> bool:
@@ -696,16 +749,30 @@ class Following:
 
     def start(self) -> None:
         """Follows from now on."""
-        self.follower.start()
+        if self.follower is not None:
+            self.follower.start()
         self._copies.start()
 
     def close(self) -> None:
         """Close the connection to the master; copy files once more if it is reachable and no controller has replaced it."""
         self._copies.end_soon(copies=not self._is_controlled)
-        if self._is_controlled:
+        if self._is_controlled and self.follower is not None:
             self.follower.close()
         self._copies.close(copies=not self._is_controlled)
-        self.follower.close()
+        if self.follower is not None:
+            self.follower.close()
+
+
+def registered_id(own: int, mode: ControllerMode | None, member: GroupRole | None) -> int:
+    """The brokerId at name servers: that of the file, unless the role decides."""
+    if mode is not None:
+        return mode.role.registered_id
+    return own if member is None else member.broker_id
+
+
+def group_master(configuration: Configuration) -> MasterByName:
+    """The leader of a DLedger group, as name servers know it."""
+    return MasterByName(configuration.client or ClientSettings(), configuration.broker_name)
 
 
 def known_master(configuration: Configuration) -> KnownMaster:

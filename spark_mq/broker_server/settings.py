@@ -16,6 +16,9 @@ from spark_mq.broker.broker_settings import SECRETS, settings_values
 from spark_mq.broker.request_table import Pool
 from spark_mq.client.errors import ClientSettingError
 from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings
+from spark_mq.dledger.files import DATA_FILE_BYTES
+from spark_mq.dledger.peers import Peer, parse_peers
+from spark_mq.dledger.state import DLedgerSettings
 from spark_mq.remoting_server.pools import PoolSettings
 from spark_mq.remoting_server.settings import (
     ServerSettings,
@@ -136,6 +139,28 @@ class AccessSettings:
         return _read(INNER_CLIENT, lambda: name_and_secret(self.inner_client_credentials, "accessKey", "secretKey"))
 
 
+_BATCH_PUSH_BYTES = 4 << 20
+"""maxBatchPushSize"""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """A broker of a DLedger group; enableDLegerCommitLog and dLegerSelfId are among the store's settings. Java: DLedgerCommitLog."""
+
+    group: str = setting("dLegerGroup", "", "String")
+    peers: str = setting("dLegerPeers", "", "String")
+    """`n0-host:port;n1-host:port;…`: all members, with ports of their own for each other."""
+    preferred_leaders: str = setting("preferredLeaderId", "", "String")
+    """Ids between semicolons: a leader that is none of them hands over to one that is near enough."""
+    pushes_batches: bool = setting("enableBatchPush", False, "boolean")
+    """Whether several entries are sent in one request."""
+
+    @property
+    def members(self) -> tuple[Peer, ...]:
+        """All members. Raises ConfigurationError."""
+        return _read("dLegerPeers", lambda: parse_peers(self.peers))
+
+
 def _read(name: str, read: Callable[[], _T]) -> _T:
     try:
         return read()
@@ -176,6 +201,35 @@ class Configuration:
     server: ServerSettings = field(default_factory=lambda: ServerSettings(listen_port=DEFAULT_PORT))
     tls: TlsServerSettings = field(default_factory=TlsServerSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    group: GroupSettings = field(default_factory=GroupSettings)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the broker is one of a DLedger group."""
+        return self.store.mode.enable_dleger_commit_log
+
+    @property
+    def own_peer(self) -> Peer:
+        """This broker as the group's other members reach it."""
+        return next(each for each in self.group.members if each.peer_id == self.store.mode.d_leger_self_id)
+
+    @property
+    def member(self) -> DLedgerSettings:
+        """This broker as a member of its group."""
+        settings = self.group
+        return DLedgerSettings(
+            group=settings.group,
+            self_id=self.own_peer.peer_id,
+            peers={each.peer_id: each.address for each in settings.members},
+            batch_push_bytes=_BATCH_PUSH_BYTES if settings.pushes_batches else 0,
+            preferred_leaders=tuple(filter(None, (part.strip() for part in settings.preferred_leaders.split(";")))),
+            file_size_bytes=self.store.commit_log.mapped_file_size_commit_log or DATA_FILE_BYTES,
+        )
+
+    @property
+    def slave_id(self) -> int:
+        """The brokerId of a group's member that does not lead. Java: DLedgerCommitLog.getId."""
+        return int(self.own_peer.peer_id[1:]) + 1
 
     @property
     def own_identity(self) -> BrokerIdentity:
@@ -249,6 +303,7 @@ class Configuration:
             **setting_texts(self.server),
             **setting_texts(self.tls),
             **setting_texts(self.access),
+            **(setting_texts(self.group) if self.is_member else {}),
             "brokerName": self.broker_name,
             "brokerClusterName": identity.broker_cluster_name,
         }
@@ -271,7 +326,7 @@ class Configuration:
         return {name: values.get(name, "") for name in names} | {name: own[name] for name in sorted(own.keys() - names)}
 
 
-_NOUNS = (ProcessSettings, ServerSettings, TlsServerSettings, AccessSettings)
+_NOUNS = (ProcessSettings, ServerSettings, TlsServerSettings, AccessSettings, GroupSettings)
 FOLLOWED = frozenset(
     {
         *(each.metadata["java"] for noun in _NOUNS for each in fields(noun)),
@@ -296,7 +351,9 @@ def read_configuration(content: bytes, file: str | None, given: Mapping[str, str
         rule = "it is missing: with bindAddress for all addresses it says which one clients get"
         raise ConfigurationError(file, None, "brokerIP1", rule)
     process = read_settings(ProcessSettings, texts, file)
-    if store.mode.enable_controller_mode:
+    if store.mode.enable_dleger_commit_log:  # the group says which role and id the broker has
+        process = replace(process, broker_id=MASTER_ID)
+    elif store.mode.enable_controller_mode:
         if not process.controllers:
             rule = "it is missing: with enableControllerMode a controller says whether the broker is master"
             raise ConfigurationError(file, None, "controllerAddr", rule)
@@ -323,10 +380,49 @@ def read_configuration(content: bytes, file: str | None, given: Mapping[str, str
         server,
         read_settings(TlsServerSettings, texts, file),
         access,
+        read_settings(GroupSettings, texts, file),
     )
+    if found.is_member:
+        _check_member(found, file)
     for name in ("namesrvAddr", "controllerAddr"):
         try:
             _ = found.client if name == "namesrvAddr" else found.controllers
         except ClientSettingError as error:
             raise ConfigurationError(file, None, name, f"{error.value!r}: {error.rule}") from None
     return found
+
+
+def _check_member(found: Configuration, file: str | None) -> None:
+    """Raises ConfigurationError for settings with which a broker is no member of a DLedger group."""
+    mode, group = found.store.mode, found.group
+    self_id = mode.d_leger_self_id or ""
+    ids = [each.peer_id for each in group.members]
+    rules = (
+        ("enableControllerMode", mode.enable_controller_mode, "enableDLegerCommitLog=true excludes it"),
+        ("dLegerGroup", not group.group, "it is missing: the name of the DLedger group"),
+        (
+            "dLegerPeers",
+            not ids,
+            "it is missing: n0-host:port;n1-host:port and so on, all members of the DLedger group",
+        ),
+        ("dLegerSelfId", not self_id, "it is missing: the id of this broker in dLegerPeers"),
+        ("dLegerSelfId", self_id not in ids, f"{self_id!r}: no peer of dLegerPeers has that id"),
+        (
+            "dLegerSelfId",
+            not (self_id[1:].isascii() and self_id[1:].isdigit()),
+            f"{self_id!r}: it is a letter and a number, of which the brokerId is made: n0, n1",
+        ),
+        (
+            "storePathDLedgerCommitLog",
+            bool(mode.store_path_dledger_commit_log),
+            f"{mode.store_path_dledger_commit_log!r}: a broker of spark_mq keeps its group's log in storePathRootDir alone",
+        ),
+        (
+            "tls.server.mode",
+            found.tls.mode == "enforcing",
+            "members of a DLedger group speak no TLS: disabled or permissive",
+        ),
+    )
+    for name, is_broken, rule in rules:
+        if is_broken:
+            raise ConfigurationError(file, None, name, rule)

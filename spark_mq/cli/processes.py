@@ -25,6 +25,7 @@ from storage.names import address_text
 
 if TYPE_CHECKING:
     from spark_mq.broker_server.controlled import ControlledBroker
+    from spark_mq.broker_server.grouped import GroupedBroker
     from spark_mq.broker_server.settings import Configuration as BrokerConfiguration
     from spark_mq.broker_server.supervised import SupervisedBroker
     from spark_mq.controller.server import RunningController
@@ -205,6 +206,7 @@ def broker(
     that clients get). SIGTERM and Ctrl-C end it.
     """
     from spark_mq.broker_server.controlled import ControlledBroker  # each server loads its own packages
+    from spark_mq.broker_server.grouped import GroupedBroker
     from spark_mq.broker_server.settings import IMPORTANT
     from spark_mq.broker_server.supervised import SupervisedBroker
 
@@ -212,6 +214,14 @@ def broker(
     if Shown(prints_all, prints_important).print(configuration.printed(), IMPORTANT, configuration.store.warnings):
         return
     addresses = ";".join(configuration.process.addresses)
+    if configuration.is_member:
+        serve(
+            partial(GroupedBroker.start, configuration),
+            lambda running: _grouped_words(running, configuration.group.group, addresses),
+            verbose=verbose,
+            watermarks=prints_watermarks,
+        )
+        return
     if configuration.controllers is not None:
         serve(
             partial(ControlledBroker.start, configuration),
@@ -238,6 +248,14 @@ def _controlled_words(running: ControlledBroker, name_servers: str, controllers:
     return (
         f"The broker[{running.name}, {running.address}] boot success{known}. "
         f"It takes requests as soon as a controller of {controllers} says whether it is master"
+    )
+
+
+def _grouped_words(running: GroupedBroker, group: str, name_servers: str) -> str:
+    known = f" and name server is {name_servers}" if name_servers else ""
+    return (
+        f"The broker[{running.name}, {running.address}] boot success{known}. It is {running.self_id} of DLedger group {group}, "
+        "and takes messages while it leads"
     )
 
 

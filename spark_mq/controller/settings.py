@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Self
 
+from spark_mq.dledger.peers import Peer, parse_peers
 from spark_mq.dledger.state import DLedgerSettings
 from spark_mq.remoting_server.administration import AdministeredConfiguration, AdministeredSettings
 from spark_mq.remoting_server.peer import is_this_host
@@ -28,7 +28,6 @@ from spark_mq.remoting_server.settings import (
     unfollowed_names,
 )
 from storage.errors import ConfigurationError
-from storage.names import address_text, split_address
 
 DEFAULT_PORT = 9_877
 LOG_PREFIX = "dledger-"
@@ -56,21 +55,6 @@ NOT_FOLLOWED = {
 }
 """Java's names that do nothing here. Those with a value may have no other: it would ask for what is not there."""
 _FILE_BYTES_LEAST = 4_096
-_PEER = re.compile(r"(?P<id>[A-Za-z0-9_.]+)-(?P<address>\S+)")
-"""An id stands in the name of a directory, and in `currterm`."""
-
-
-class Peer(NamedTuple):
-    """A controller as its peers and the brokers reach it."""
-
-    peer_id: str
-    host: str
-    port: int
-
-    @property
-    def address(self) -> str:
-        """`host:port`."""
-        return address_text(self.host, self.port)
 
 
 def _in_home(*names: str) -> str:
@@ -115,16 +99,16 @@ class ControllerSettings(AdministeredSettings):
         require(self, "file_size_bytes", rule, is_kept=self.file_size_bytes >= _FILE_BYTES_LEAST)
         _ = self.administrator
         members = self.members
-        ids, addresses = {each.peer_id for each in members}, {each.address for each in members}
-        is_each_once = len(ids) == len(addresses) == len(members)
-        require(self, "peers", "each id and each address stands there once", is_kept=is_each_once)
-        is_one = not members or self.self_id in ids
+        is_one = not members or self.own_peer is not None
         require(self, "self_id", "no peer of controllerDLegerPeers has that id", is_kept=is_one)
 
     @property
     def members(self) -> tuple[Peer, ...]:
         """All controllers of the group; none where nothing is said of them. Raises ConfigurationError."""
-        return tuple(self._peer(text.strip()) for text in self.peers.split(";") if text.strip())
+        try:
+            return parse_peers(self.peers)
+        except ValueError as rule:
+            raise ConfigurationError(None, None, "controllerDLegerPeers", f"{self.peers!r}: {rule}") from None
 
     @property
     def own_peer(self) -> Peer | None:
@@ -150,20 +134,6 @@ class ControllerSettings(AdministeredSettings):
     def log_path(self) -> str:
         """The directory of a quorum's log. Java: DLedgerConfig.getDefaultPath."""
         return f"{self.store_path}/{LOG_PREFIX}{self.self_id}"
-
-    def _peer(self, text: str) -> Peer:
-        found = _PEER.fullmatch(text)
-        require(
-            self,
-            "peers",
-            "a peer is id-host:port, and an id has letters, digits, _ and . alone",
-            is_kept=found is not None,
-        )
-        assert found is not None
-        try:
-            return Peer(found["id"], *split_address(found["address"]))
-        except ValueError as rule:
-            raise ConfigurationError(None, None, "controllerDLegerPeers", f"{self.peers!r}: {rule}") from None
 
 
 @dataclass(frozen=True, slots=True)

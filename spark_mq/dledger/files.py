@@ -167,6 +167,17 @@ class MemberFiles:
             term=head.term,
         )
 
+    def end_of(self, index: int) -> int:
+        """Where the entry of that index ends in the log; 0 for none. Raises CorruptRecordError."""
+        if index == NO_INDEX:
+            return 0
+        unit = self._unit(index)
+        return unit.place + unit.size_bytes
+
+    def first_index_in(self, place: int) -> int:
+        """The index of the first entry of the data file that has this place. Raises CorruptRecordError."""
+        return self._head_at(self._data.start_of(place)).entry_index
+
     def _unit(self, index: int) -> IndexUnit:
         place = index * INDEX_UNIT_SIZE
         unit = decode_index_unit(self._index.read(place, INDEX_UNIT_SIZE))

@@ -111,10 +111,15 @@ class Member:
         return self._effects(now_ms)
 
     def propose(
-        self, token: Hashable, bodies: Sequence[bytes], now_ms: int, stamp: Stamp | None = None
+        self,
+        token: Hashable,
+        bodies: Sequence[bytes],
+        now_ms: int,
+        stamp: Stamp | None = None,
+        first_place: int | None = None,
     ) -> tuple[Proposed, list[Effect]]:
         """Append entries of the owner's. If they are taken, an `Answer` with the token follows when a majority has the last one."""
-        made = self._pushing.propose(token, bodies, now_ms, stamp)
+        made = self._pushing.propose(token, bodies, now_ms, stamp, first_place)
         return made, self._effects(now_ms)
 
     def synced(self, number: int, now_ms: int) -> list[Effect]:

@@ -112,8 +112,18 @@ class Pushing:
 
     # Proposals
 
-    def propose(self, token: Hashable, bodies: Sequence[bytes], now_ms: int, stamp: Stamp | None = None) -> Proposed:
-        """Append entries; the token is answered when a majority has the last. A refusal's token is not answered."""
+    def propose(
+        self,
+        token: Hashable,
+        bodies: Sequence[bytes],
+        now_ms: int,
+        stamp: Stamp | None = None,
+        first_place: int | None = None,
+    ) -> Proposed:
+        """Append entries; the token is answered when a majority has the last. A refusal's token is not answered.
+
+        With `first_place` the first of them must come to stand there, else none is appended: INCONSISTENT_INDEX.
+        """
         state = self._state
         self._begin_term(now_ms)
         if not state.is_leader:
@@ -128,6 +138,8 @@ class Pushing:
         if any(entry_size(body) > most_bytes for body in bodies):
             return Proposed(DLedgerCode.UNEXPECTED_ARGUMENT)
         entries, end_place = [], state.end_place
+        if first_place not in (None, state.place_behind(end_place, entry_size(bodies[0]))):
+            return Proposed(DLedgerCode.INCONSISTENT_INDEX)
         for at, body in enumerate(bodies):
             place = state.place_behind(end_place, entry_size(body))
             made = body if stamp is None else stamp(body, place + ENTRY_HEAD_SIZE)

@@ -21,7 +21,7 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.member import Member
@@ -40,6 +40,7 @@ from spark_mq.dledger.state import (
     RoleChanged,
     SaveVote,
 )
+from storage.errors import CorruptRecordError
 
 AskPeer = Callable[[str, DLedgerRequestCode, DLedgerMessage, int], "Future[DLedgerMessage | None]"]
 """Peer, code, body, timeout in ms → the answer; None, an error or silence: there was none. It must not wait."""
@@ -60,6 +61,12 @@ class DivergedError(RuntimeError):
     """A leader wants to replace what is committed here: the logs have not begun with the same entries, or a majority has lost them."""
 
 
+class ByIndex(NamedTuple):
+    """`call` gets the index up to which entries are committed, and not the entries."""
+
+    call: Callable[[int], None]
+
+
 class Runner:
     """One running member. Every method may be called from any thread, callbacks come from the member's; they must not wait for it."""
 
@@ -68,7 +75,7 @@ class Runner:
         settings: DLedgerSettings,
         files: MemberFiles,
         ask: AskPeer,
-        on_committed: Callable[[Sequence[LedgerEntry]], None],
+        on_committed: Callable[[Sequence[LedgerEntry]], None] | ByIndex,
         on_role_changed: Callable[[RoleChanged], None],
         *,
         on_failed: Callable[[BaseException], None] = lambda error: None,
@@ -79,6 +86,7 @@ class Runner:
 
         `on_committed` gets each committed entry once, in order, from the log's begin on at each start: empty bodies, too. Their indexes
         follow each other, unless the leader has deleted what this member lacked: then a part is missing, and the owner must look.
+        An owner that reads the log's files itself gives it as `ByIndex`, and gets the last index alone.
         `unapplied` says how many of them the owner still keeps: at the start a long log waits for it.
         """
         self._files = files
@@ -113,7 +121,7 @@ class Runner:
         try:
             if self._failure is None:
                 self._files.sync()
-                self._files.save_checkpoint(self._member.state.durable_committed_index)
+                self._files.save_checkpoint(self._member.state.committed_index)  # all of it is durable now
         finally:
             self._files.close()
 
@@ -129,9 +137,13 @@ class Runner:
         return answer
 
     def propose(
-        self, bodies: Sequence[bytes], term: int | None = None, stamp: Stamp | None = None
+        self,
+        bodies: Sequence[bytes],
+        term: int | None = None,
+        stamp: Stamp | None = None,
+        first_place: int | None = None,
     ) -> Future[AppendEntryResponse]:
-        """Append entries, all or none, if this member leads, and in this term if one is given.
+        """Append entries, all or none, if this member leads, and in this term and at this place of the log if they are given.
 
         The answer has a `DLedgerCode`, and of a success index and place of the last entry; `on_committed` has got them before. After
         TERM_CHANGED and WAIT_QUORUM_ACK_TIMEOUT nobody knows yet whether they will stand.
@@ -143,7 +155,7 @@ class Runner:
             if term is not None and term != state.term:
                 refusal, effects = DLedgerCode.NOT_LEADER, list[Effect]()
             else:
-                made, effects = self._member.propose(answer, bodies, _now_ms(), stamp)
+                made, effects = self._member.propose(answer, bodies, _now_ms(), stamp, first_place)
                 refusal = made.code
             if refusal is not DLedgerCode.SUCCESS:
                 group, leader = state.settings.group, state.leader_id
@@ -154,6 +166,35 @@ class Runner:
 
         self._post(propose, answer)
         return answer
+
+    @property
+    def durable_index(self) -> int:
+        """The last entry that this disk has."""
+        return self._member.state.durable_index
+
+    def trim(self, minimum: int) -> Future[int]:
+        """Delete the log's files that end before this place, at which a file begins, as far as their entries are committed.
+
+        The log's new begin; CorruptRecordError, with nothing deleted, where no entry stands at that place.
+        """
+        begin: Future[int] = Future()
+
+        def trim() -> list[Effect]:
+            state = self._member.state
+            with self._changed:
+                self._waiting.discard(begin)
+            try:
+                index = min(self._files.first_index_in(minimum), state.durable_committed_index)
+            except CorruptRecordError as error:
+                begin.set_exception(error)
+                return []
+            if index > state.begin_index:
+                self._member.trimmed(self._files.trim(index))
+            begin.set_result(state.begin_index)
+            return []
+
+        self._post(trim, begin)
+        return begin
 
     # The member's thread
 
@@ -242,7 +283,9 @@ class Runner:
         """What was committed before the start: a part at a time, so that not all of it is in memory."""
         self._applied_index = max(self._applied_index, self._member.state.begin_index - 1)
         while self._applied_index < last_index and not self._is_closing:
-            if self._unapplied() > MOST_UNAPPLIED:
+            if isinstance(self._on_committed, ByIndex):
+                self._apply(last_index)
+            elif self._unapplied() > MOST_UNAPPLIED:
                 with self._changed:
                     self._changed.wait(_LOOK_SECONDS)
             else:
@@ -250,9 +293,13 @@ class Runner:
 
     def _apply(self, last_index: int) -> None:
         begin = max(self._applied_index + 1, self._member.state.begin_index)
-        for first in range(begin, last_index + 1, _APPLIED_TOGETHER):
-            last = min(first + _APPLIED_TOGETHER - 1, last_index)
-            self._on_committed([self._files.entry(index) for index in range(first, last + 1)])
+        if isinstance(self._on_committed, ByIndex):
+            if begin <= last_index:
+                self._on_committed.call(last_index)
+        else:
+            for first in range(begin, last_index + 1, _APPLIED_TOGETHER):
+                last = min(first + _APPLIED_TOGETHER - 1, last_index)
+                self._on_committed([self._files.entry(index) for index in range(first, last + 1)])
         self._applied_index = max(self._applied_index, last_index)
 
     # The sync thread

@@ -105,6 +105,10 @@ class CommitLog:
         self._configured_size = file_size_bytes
         self._scratch = scratch
         self.force_property_crc = force_property_crc
+        self.committed_end: int | None = None
+        """Where the log ends for the store of a DLedger group's member, as it is opened: what stands behind is the group's. None: where
+        its records end.
+        """
         self._open_files: dict[str, ReadableFile] = {}
         self.files: tuple[LogFile, ...] = ()
         self.list_files()

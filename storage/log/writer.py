@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -185,10 +185,20 @@ class LogSync:
                     self.file_system.sync(path)
 
 
+class AnyLogSync(Protocol):
+    """A `LogSync`, or that of a DLedger group's log (`group_log.py`)."""
+
+    @property
+    def end(self) -> int: ...
+
+    def run(self) -> None:
+        """Returns when everything before `end` is safe. Raises OSError, StoreNotWritableError; then it is unknown what is."""
+
+
 class RunningSync(NamedTuple):
     """A sync of the log, and the store time of the last record that it covers."""
 
-    log: LogSync
+    log: AnyLogSync
     store_time_ms: int
 
 
@@ -416,8 +426,9 @@ class CommitLogWriter:
             self._lent.append(writer)
         return LogSync(self.written_end, tuple(sorted(self._unsynced)), writer, self._file_system, self._gate)
 
-    def end_sync(self, sync: LogSync, *, is_done: bool) -> None:
-        """Record a sync's result."""
+    def end_sync(self, sync: AnyLogSync, *, is_done: bool) -> None:
+        """Record the result of a sync that `begin_sync` has made."""
+        assert isinstance(sync, LogSync)
         if sync.writer is not None:
             self._lent.remove(sync.writer)
             if sync.writer is not self._writer and sync.writer not in self._lent:

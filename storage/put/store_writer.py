@@ -23,7 +23,7 @@ import numpy as np
 from storage.dispatch.store_ends import StoreEnds
 from storage.dispatch.writer import AppendedRun, DerivedSync, DerivedWriter, groups_of_runs
 from storage.epoch_times import is_time
-from storage.errors import StoreNotWritableError
+from storage.errors import CorruptRecordError, StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.locked_memory import LockedMemory, WarmFile
@@ -34,7 +34,8 @@ from storage.index.writer import OpenSlots
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog, RecordIdentity
 from storage.log.damage import TornRow
-from storage.log.dispatch import DISPATCHED, DispatchBatch, RawRecords, dispatch, index_keys, queue_entries
+from storage.log.dispatch import DISPATCHED, DispatchBatch, RawCheck, RawRecords, dispatch, index_keys, queue_entries
+from storage.log.group_log import GroupLog, GroupLogWriter
 from storage.log.writer import CommitLogWriter, NextFile, Placement, RunningSync
 from storage.names import validate_path_element
 from storage.put.settings import MappingChange, PutSettings, TopicEntries
@@ -49,6 +50,8 @@ INDEX_LEASE_MS = 1_000
 """How far the checkpoint's index time may be ahead of the records."""
 CHECKPOINT_INTERVAL_MS = 60_000
 """Our own interval, for a store without a service, whose turns would follow flushConsumeQueueThoroughInterval."""
+_COMMITTED_BYTES = 64 << 20
+"""So much of a group's committed log is entered at a time."""
 EVERYTHING = float("inf")
 NOTHING_NEW = -1
 """A store that must have a copy is not connected."""
@@ -95,7 +98,8 @@ class StoreWriter:
         )
         of_log = {path for path in ends.unsynced if path.startswith(tuple(log.directories))}
         ends.unsynced -= of_log
-        self._log_writer = CommitLogWriter(
+        self._group: GroupLog | None = None
+        self._log_writer: CommitLogWriter | GroupLogWriter = CommitLogWriter(
             file_system, log, ends.log_end, settings.log_file_size_bytes, settings.log_directories, of_log
         )
         self._undispatched: deque[AppendedRun] = deque()
@@ -128,6 +132,19 @@ class StoreWriter:
     def failure(self) -> BaseException | None:
         """Why this writer accepts nothing more; None = it does."""
         return self._failure
+
+    def join(self, group: GroupLog) -> None:
+        """The log is that of a DLedger group: this writer appends by its member, and only what is committed becomes readable. Before
+        anything else is called.
+        """
+        self._group = group
+        self._log_writer = GroupLogWriter(group, self.root, self.ends.log_end, self.settings.log_file_size_bytes)
+        self.confirmed = Confirmed(self.ends.log_end)
+
+    @property
+    def is_of_group(self) -> bool:
+        """Whether its log is a DLedger group's: then a put counts when a majority has it, and not before."""
+        return self._group is not None
 
     # Topics
 
@@ -283,6 +300,9 @@ class StoreWriter:
         """
         self._refuse_after_failure()
         try:
+            if self._group is not None:
+                self._enter_committed(self._group)
+                return
             end = self.settings.flush.readable_end(self._log_writer.written_end, self._log_writer.synced_end)
             if self.confirmed is not None:
                 end = self.confirmed.move(end)
@@ -300,6 +320,46 @@ class StoreWriter:
         except BaseException as error:
             self.fail(error)
             raise
+
+    def _enter_committed(self, group: GroupLog) -> None:
+        """Enter the group's committed records from the log."""
+        end = group.committed_end
+        if end <= self.dispatched_end:
+            return
+        self.log.see(end)
+        check = RawCheck(self.log, self.settings.delays_ms, check_crc=not group.leads, root=self.root)
+        while self.dispatched_end < end:
+            limit = min(self.dispatched_end + _COMMITTED_BYTES, end)
+            found = check.whole_records(self.dispatched_end, limit)
+            if found.end <= self.dispatched_end:
+                raise CorruptRecordError("committed entry", found.end, f"records up to {end}", "none")
+            self._enter_whole(found, is_counted=group.leads)
+
+    def _enter_whole(self, found: RawRecords, *, is_counted: bool) -> None:
+        """Enter committed records; `is_counted` where this writer has appended them."""
+        for batch in found.batches:
+            self._claim_index_time(int(batch.store_times_ms.max()), INDEX_LEASE_MS)
+            self.derived.enter_records(batch, is_counted=is_counted)
+            if not is_counted:
+                self.appended.add(int(batch.sizes_bytes.sum()), len(batch))
+        if found.last_record is not None:
+            self._dispatched_ms = found.last_record.store_time_ms
+            self._dispatched_record = found.last_record.commitlog_offset
+            if not is_counted:
+                self._written_ms, self.ends.last_record = self._dispatched_ms, found.last_record
+        if isinstance(self._log_writer, GroupLogWriter):
+            self._log_writer.follow(found.end)
+        self.ends.log_end = max(self.ends.log_end, found.end)
+        self.dispatched_end = found.end
+        if self.confirmed is not None:
+            self.confirmed.end = found.end
+        self.derived.publish()
+
+    def trim_log(self, minimum: int) -> bool:
+        """Delete the log's files before a place, if it is a group's; else the caller does. Returns whether it has."""
+        if self._group is not None:
+            self._group.trim(minimum)
+        return self._group is not None
 
     def mend(self, torn: Sequence[TornRow]) -> None:
         """Correct tags codes and keys of rows, in log order, that a broker may have dispatched while they were torn."""
@@ -355,8 +415,9 @@ class StoreWriter:
         self._written_ms = self._written_ms if hold else store_time_ms
         self.statistics.put_columns(names, run.columns.queue_codes, run.columns.sizes_bytes)
         self.appended.add(int(run.columns.sizes_bytes.sum()), run.columns.row_count)
-        self._undispatched.append(AppendedRun(run.columns, placement, store_time_ms))
-        self._undispatched_rows += run.columns.row_count
+        if self._group is None:  # else they are dispatched from the log, as they are at the other members
+            self._undispatched.append(AppendedRun(run.columns, placement, store_time_ms))
+            self._undispatched_rows += run.columns.row_count
         return placement
 
     def _claim_index_time(self, store_time_ms: int, lease_ms: int) -> None:

@@ -49,12 +49,14 @@ def apply_recovery(
     truncate_damage: bool = False,
     quarantine: Quarantine | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    cuts_log: bool = True,
 ) -> RecoveryReport:
     """Cut, dispatch, sync: the passes that write. `abort` must exist already.
 
     Before work that an unclean start from the present checkpoint would not repeat if this recovery were killed, the checkpoint is
     lowered: to the queue entries known to be on disk, and to the last kept index file.
-    `quarantine` is the copy of what is cut, for the report. `on_progress` gets how many bytes of how many are dispatched. Raises the
+    `quarantine` is the copy of what is cut, for the report. Without `cuts_log` the log is a DLedger group's, and stays. `on_progress`
+    gets how many bytes of how many are dispatched. Raises the
     plan's StoreDamagedError, before any change, unless `truncate_damage`.
     """
     if plan.damage is not None and not truncate_damage:
@@ -83,9 +85,10 @@ def apply_recovery(
         parts.save_checkpoint(honest)
     reach("before-cut")
     why = "no record stands there" if plan.failure is None else plan.failure.describe()
-    report.cut_bytes, report.removed_files = cut_log(file_system, log, plan.log_end, f"recovery: {why}")
+    if cuts_log:
+        report.cut_bytes, report.removed_files = cut_log(file_system, log, plan.log_end, f"recovery: {why}")
     reach("log-cut")
-    if not plan.was_clean:
+    if cuts_log and not plan.was_clean:
         _sync_unsynced_log(plan, file_system, log)
     writers = QueueWriters(file_system, queues, plan, parts.queue_file_size_bytes, log.minimum, report, data_ends)
     indexer = (

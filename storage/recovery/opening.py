@@ -100,6 +100,7 @@ def open_for_writing(
     With `cuts_torn` the log ends before records that a crash has torn (`plan_recovery`): a follower gets them again.
     With `holds_back` only confirmed records are dispatched, unless the opening `finishes` decided batches and there are some: then the
     queues must show which of their rows are present.
+    In a log with a `committed_end`, which is a DLedger group's, nothing is written.
     """
     root, config, file_system = parts.root, parts.config, parts.file_system
     log, queues, index = parts.log, parts.queues, parts.index
@@ -108,7 +109,8 @@ def open_for_writing(
     if file_system.exists(f"{root}/config"):
         file_system.sync(f"{root}/config")
     hint = load_hint(file_system, root)
-    if hint is not None and not log.has_gaps and holds(hint, file_system, root, log, index):
+    is_own_log = log.committed_end is None
+    if is_own_log and hint is not None and not log.has_gaps and holds(hint, file_system, root, log, index):
         drop_hint(file_system, root)  # it does not cover what is written from now on
         reach("hint-dropped")
         opening = _opening_of_hint(root, hint, keeps_index=index is not None)
@@ -117,7 +119,7 @@ def open_for_writing(
         return opening
     left = boot_left(file_system, root)
     is_restarted = has_restarted(file_system, left)
-    torn_by = (Crash.MACHINE if is_restarted else Crash.PROCESS) if cuts_torn else None
+    torn_by = (Crash.MACHINE if is_restarted else Crash.PROCESS) if cuts_torn and is_own_log else None
 
     def plan_now() -> RecoveryPlan:
         checkpoint = parts.checkpoint()
@@ -137,8 +139,10 @@ def open_for_writing(
         plan = hold_unconfirmed(plan, log, confirmed)
     if plan.was_clean:
         _vouch_for_index(parts)
-    quarantine = _keep_what_is_cut(parts, plan)
-    _remove_empty_files(file_system, (*log.directories, *(() if index is None else (index.directory,))))
+    quarantine = _keep_what_is_cut(parts, plan) if is_own_log else None
+    _remove_empty_files(
+        file_system, (*(log.directories if is_own_log else ()), *(() if index is None else (index.directory,)))
+    )
     drop_hint(file_system, root)
     mark_open(file_system, root, left)
     reach("abort-set")
@@ -149,10 +153,15 @@ def open_for_writing(
         behind = records_behind(log, plan.log_end, plan.last_store_time_ms)
         lowered = lower_for_cut(root, file_system, behind, now_ms=parts.clock())
     with noting_failed_syncs(file_system, root, lambda: _recovered_paths(plan, log, queues, index)):
-        if log.files:
+        if log.files and is_own_log:
             mend_batches(root, file_system, log, plan.log_end, log.file_size_bytes or 0)
         report = apply_recovery(
-            plan, parts, truncate_damage=truncate_damage, quarantine=quarantine, on_progress=on_progress
+            plan,
+            parts,
+            truncate_damage=truncate_damage,
+            quarantine=quarantine,
+            on_progress=on_progress,
+            cuts_log=is_own_log,
         )
         report.lowered = lowered
         ends = report.queue_ends

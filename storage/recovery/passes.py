@@ -39,7 +39,7 @@ from storage.format.record_batch import Records
 from storage.index.store import IndexStore
 from storage.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog, LogFile, RecordIdentity
-from storage.log.damage import Crash, find_gaps, first_torn, intact_records, is_unfinished
+from storage.log.damage import Crash, LogGap, find_gaps, first_torn, intact_records, is_unfinished
 from storage.queues.positions import read_tails
 from storage.queues.store import ConsumeQueueStore, queue_file_size
 from storage.settings.load import StoreConfig
@@ -125,6 +125,9 @@ def plan_recovery(
     ends before the first record that such a crash may have left incomplete: a follower gets it again (`log/damage.py`). Records
     that queues know were complete before their entries were made; this holds if the machine did not stop. It also ends before a
     record of a batch queue: the follower that wrote it has died before it could cut it.
+
+    At the `committed_end` of a DLedger group's log the log ends for the store, or where its queues end, which have committed records
+    only. What stands behind is the group's, and neither damage nor cut.
     """
     tails = read_tails(list(queues))
     written_ends, greatest = tails.ends_by_name(), int(max(tails.greatest_ends(), default=-1))
@@ -136,7 +139,9 @@ def plan_recovery(
     start = _walk_start(log, checkpoint, greatest, was_clean=was_clean, index_safe=index_safe)
     if from_greatest_end and log.minimum < greatest <= log.files[-1].end:
         start = greatest
-    walk = log.walk(start, check_crc=check_crc)
+    committed_end = log.committed_end
+    limit = None if committed_end is None else max(committed_end, greatest)
+    walk = log.walk(start, check_crc=check_crc, limit=limit)
     last = before = None
     is_unfinished_end = False
     for offsets, records in walk:
@@ -161,13 +166,17 @@ def plan_recovery(
         walk.end, last = last.commitlog_offset, before
     damage = (
         None
-        if from_greatest_end
+        if from_greatest_end or committed_end is not None
         else _find_damage(
             log, walk.end, walk.failure, last.store_time_ms if last else 0, checkpoint, was_clean=was_clean
         )
     )
     # After a crash entries may be on the disk without their records.
-    gaps = tuple(find_gaps(log, walk.end, greatest if was_clean else 0, is_local=not from_greatest_end))
+    gaps: tuple[LogGap, ...] = ()
+    if committed_end is None:
+        gaps = tuple(find_gaps(log, walk.end, greatest if was_clean else 0, is_local=not from_greatest_end))
+    elif walk.end < committed_end:
+        raise walk.failure or CorruptRecordError("committed entry", walk.end, f"records up to {committed_end}", "none")
     visible = tails.visible(log, walk.end)
     greatest = int(max(visible.greatest_ends(), default=-1))
     visible_ends, last_places = visible.ends_by_name(), visible.places_by_name()

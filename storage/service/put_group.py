@@ -350,7 +350,7 @@ class GroupCommit:
 class Acknowledgement(Pending[PutStatus]):
     """What an appended put still waits for: its log's sync, then its copies; None = it does not wait for that."""
 
-    __slots__ = ("_acks", "_made_s", "_root", "_timeouts_ms", "copies", "flush")
+    __slots__ = ("_acks", "_late", "_made_s", "_root", "_timeouts_ms", "copies", "flush")
 
     def __init__(
         self,
@@ -359,13 +359,15 @@ class Acknowledgement(Pending[PutStatus]):
         acks: ReplicaAcks,
         root: str,
         timeouts_ms: tuple[int, int],
+        late: PutStatus = PutStatus.FLUSH_DISK_TIMEOUT,
     ) -> None:
-        """`timeouts_ms` are those of the disk and of replicas; both start now."""
+        """`timeouts_ms` are those of the disk and of replicas; both start now. `late` is the status where the disk takes longer."""
         self.flush = flush
         self.copies = copies
         self._acks = acks
         self._root = root
         self._timeouts_ms = timeouts_ms
+        self._late = late
         self._made_s = time.monotonic()
 
     def __call__(self) -> PutStatus:
@@ -378,7 +380,7 @@ class Acknowledgement(Pending[PutStatus]):
             try:
                 error = self.flush.exception(self._left_ms(flush_timeout_ms) / 1_000)
             except TimeoutError:
-                status = PutStatus.FLUSH_DISK_TIMEOUT
+                status = self._late
             else:
                 if error is not None:
                     raise OSError(errno.EIO, f"the log was not synced ({error})", self._root) from error

@@ -75,6 +75,8 @@ from storage.tables.topics import (
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.01
+_MAJORITY_MS = 2_500
+"""For a majority of a DLedger group to have a put. Java: DLedgerConfig.maxWaitAckTimeMs."""
 _MOVED_SECONDS = 10.0
 """For replicas to confirm what a queue has, before it may go on at another broker."""
 _T = TypeVar("_T")
@@ -116,6 +118,8 @@ class PutService:
         self._log_thorough_ms = self._pool_thorough_ms = self._queues_thorough_ms = 0
         self._queue_rule = queue_flush_rule(self._config)
         flush_timeout_ms = self._policy.timeout_ms if isinstance(self._policy, SyncFlush) else 0
+        if self._writer.is_of_group:
+            flush_timeout_ms = _MAJORITY_MS
         self._timeouts_ms = flush_timeout_ms, store.config.replication.slave_timeout
         self._pool = self._policy.pool if isinstance(self._policy, AsyncFlush) else None
         self._keep_in_memory()
@@ -457,6 +461,8 @@ class PutService:
         PUT_OK: on the disk under SYNC_FLUSH, else in the log, or with a pool in memory. FLUSH_DISK_TIMEOUT: in the log, and readable
         as soon as it is synced. FLUSH_SLAVE_TIMEOUT: in the log, readable, but fewer replicas than `inSyncReplicas` have
         reported within `slaveTimeout` that they hold it. OS_PAGE_CACHE_BUSY, IN_SYNC_REPLICAS_NOT_ENOUGH: refused, nothing was stored.
+        In a DLedger group PUT_OK means that a majority has it on disk; IN_SYNC_REPLICAS_NOT_ENOUGH also that none has had it in time,
+        and that it may come to be readable.
         `waits` False waits for neither disk nor replicas; None = not if every message says WAIT=false.
         Raises MessageIllegalError and StoreNotWritableError with nothing stored, OSError if that is unknown.
         """
@@ -477,7 +483,7 @@ class PutService:
         Without `needs_copies` it waits for no replicas. Without `is_heard` no client would receive OS_PAGE_CACHE_BUSY: the put waits
         for the log, and writes out a full pool. Departure: Java drops it. `puts` is how many puts of clients these messages are.
         """
-        waits = wait_for_disk(messages) if waits is None else waits
+        waits = self._waits(wait_for_disk(messages) if waits is None else waits)
         copies = self._admitted(waits and needs_copies, is_heard=is_heard)
         if isinstance(copies, PutStatus):
             self.times.refused(copies, puts)
@@ -500,6 +506,10 @@ class PutService:
             return joined.acknowledged.when_settled(call)
 
         return Pending(result, when_settled)
+
+    def _waits(self, waits: bool) -> bool:
+        """Whether a put waits. In a DLedger group all do, as in Java: what no majority has may be gone."""
+        return waits or self._writer.is_of_group
 
     def _append(self, joined: JoinedPut) -> None:
         """On return the put is in the log, or refused."""
@@ -563,7 +573,8 @@ class PutService:
     def _waiting(self, flush: Future[None] | None, copies: CopiesWanted | None) -> Pending[PutStatus]:
         if flush is None and copies is None:
             return ACKNOWLEDGED
-        return Acknowledgement(flush, copies, self.acks, self._store.root, self._timeouts_ms)
+        late = PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH if self._writer.is_of_group else PutStatus.FLUSH_DISK_TIMEOUT
+        return Acknowledgement(flush, copies, self.acks, self._store.root, self._timeouts_ms, late)
 
     def _append_inner(self, messages: Rows) -> Places:
         self._refuse_puts_if_closed()
@@ -574,6 +585,7 @@ class PutService:
 
     def put_batch(self, rows: pa.RecordBatch, *, waits: bool = True, **options: Any) -> PutMessageResult:
         """Append a table of messages, as `MessageStore.put_batch` does. Statuses and errors are those of `put_inner`."""
+        waits = self._waits(waits)
         copies = self._admitted(waits)
         if isinstance(copies, PutStatus):
             return PutMessageResult(copies)
@@ -671,6 +683,10 @@ class PutService:
         if (confirmed := self._writer.confirmed) is not None and confirmed.reached != place:
             confirmed.reached = place
             self._confirm_duty.wake()
+
+    def committed(self) -> None:
+        """More of a DLedger group's log is committed. For any thread."""
+        self._confirm_duty.wake()
 
     def confirm_turn(self) -> None:
         """Make confirmed messages readable. Java: ReputMessageService."""

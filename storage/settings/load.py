@@ -334,23 +334,30 @@ LITE_QUEUES_RULE = (
 )
 BY_APACHE = "let Apache's broker follow or open such a store; reading needs no change"
 
-OF_A_GROUP = "Only its group writes it; `spark-mq convert` makes a plain store of it"
+OF_A_GROUP = (
+    "Only its group writes it: send to the leader (nameServer), or let `spark-mq convert` make a plain store of it"
+)
 """Why and what instead, after the error that a log is DLedger's."""
 
 
 def refuse_for_writing(
-    config: StoreConfig, *, follows: bool = False, asks_replicas: bool = False, is_controlled: bool = False
+    config: StoreConfig,
+    *,
+    follows: bool = False,
+    asks_replicas: bool = False,
+    is_controlled: bool = False,
+    is_member: bool = False,
 ) -> list[str]:
     """Why a store with these settings must not be written: a broker would cut or never see what we write.
 
     Empty list = go on. `follows` = only a master's records are written; `asks_replicas` = the writer waits for as many
-    copies as the settings want; `is_controlled` = a controller has decided who writes.
+    copies as the settings want; `is_controlled` = a controller has decided who writes; `is_member` = it is the group's member.
     """
     mode = config.mode
     reasons: list[str] = []
     if mode.is_rocksdb_store:
         reasons.append(f"storeType={mode.store_type}: {IN_ROCKSDB}")
-    if mode.enable_dleger_commit_log:
+    if mode.enable_dleger_commit_log and not is_member:
         reasons.append(f"enableDLegerCommitLog=true: its log is DLedger's. {OF_A_GROUP}")
     if mode.duplication_enable:
         reasons.append("duplicationEnable=true: records need the property DUP_INFO")
@@ -388,6 +395,7 @@ OF_A_BROKERS_PROCESS = frozenset(
     (
         *("namesrvAddr", "bindAddress", "storePathRootDir", "rmqAddressServerDomain"),
         *("brokerId", "haMasterAddress", "controllerAddr", "dLegerGroup", "dLegerPeers"),
+        *("preferredLeaderId", "enableBatchPush"),
     )
 )
 """Unread settings about a broker process's place and ports. Every broker.conf has some, so only `doctor` names them."""

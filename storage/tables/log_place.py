@@ -101,18 +101,29 @@ class LogPlace:
     """Those of `directories` that hold a DLedger group's files. Such a log is read, and never written."""
 
 
-def with_group_log(place: LogPlace, group: LogPlace, has_files: Callable[[str], bool]) -> LogPlace:
+def with_group_log(
+    place: LogPlace, group: LogPlace, has_files: Callable[[str], bool], *, is_member: bool = False
+) -> LogPlace:
     """The decision for a store whose broker is in a DLedger group; `group` is that about the group's log alone.
 
     The group's log continues the plain one that the broker had before, if that still has files.
+    Its member may write beside it (`is_member`), where no plain log is before it, and it lies in ROOT.
     Java: DLedgerCommitLog, dividedCommitlogOffset.
     """
     plain = tuple(directory for directory in place.directories if has_files(directory))
-    refusal = Refusal(
+    refusal: Refusal | None = Refusal(
         group.directories[0],
         f"{group.directories[0]} is a DLedger group's log: only the group writes it",
         "run `spark-mq convert STORE NEW_STORE`, which makes a plain store of it",
     )
+    if is_member:
+        refusal = group.refusal or place.refusal
+        if plain:
+            refusal = Refusal(
+                plain[0],
+                f"{plain[0]} holds the log that its broker had before it joined the group, and a broker of spark_mq goes on from none",
+                "let Apache's broker have this store, or begin with an empty one",
+            )
     notes = [note for note in (place.note if plain else None, group.note) if note is not None]
     return LogPlace(
         (*plain, *group.directories),

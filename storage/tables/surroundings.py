@@ -144,8 +144,8 @@ MOUNTS = "/proc/self/mountinfo"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-def log_place(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
-    """Where the log of the store at ROOT lies, and whether it may be written. Reads only.
+def log_place(root: str, config: StoreConfig, file_system: FileSystem, *, is_member: bool = False) -> LogPlace:
+    """Where the log of the store at ROOT lies, and whether it may be written; `is_member` as of `Writer`. Reads only.
 
     Raises StoreNotFoundError or StoreRefusedError where a DLedger group's log is missing, or may be one of several.
     """
@@ -153,7 +153,9 @@ def log_place(root: str, config: StoreConfig, file_system: FileSystem) -> LogPla
     group, place = _look_for_group(seen, config, file_system), decide(seen)
     if group is None:
         return place
-    return with_group_log(place, decide(group), lambda path: bool(_log_files(file_system.list_directory(path))))
+    return with_group_log(
+        place, decide(group), lambda path: bool(_log_files(file_system.list_directory(path))), is_member=is_member
+    )
 
 
 def _look_for_group(seen: Surroundings, config: StoreConfig, file_system: FileSystem) -> Surroundings | None:
@@ -197,6 +199,8 @@ class Writer(NamedTuple):
     """It waits for as many copies as the settings want."""
     is_controlled: bool = False
     """A controller has decided that it may write, or not yet."""
+    is_member: bool = False
+    """It is the member of a DLedger group whose log it is."""
 
 
 AN_OWNER = Writer()
@@ -219,7 +223,7 @@ def find_log(
     """
     if writer is not None:
         refuse_writing(root, config, file_system, writer)
-    place = log_place(root, config, file_system)
+    place = log_place(root, config, file_system, is_member=writer is not None and writer.is_member)
     if place.missing:
         is_empty = is_empty_place(root, file_system)
         if not (may_be_empty and is_empty):
@@ -269,7 +273,8 @@ def why_not_written(
 ) -> list[NotWritten]:
     """Why the store at ROOT, or one that would be made there, must not be written; empty if it may.
 
-    A kind of store is looked for only if the settings say nothing against writing: they name the same kinds.
+    A kind of store is looked for only if the settings say nothing against writing: they name the same kinds. The first kind is a
+    group's log, which its member may append to.
     """
     reasons = refuse_for_writing(config, **writer._asdict())
     if not writer.follows and (master := followed_master(file_system, root)) is not None:
@@ -278,7 +283,7 @@ def why_not_written(
         return [NotWritten(reason, BY_ITS_BROKER if IN_ROCKSDB in reason else None) for reason in reasons]
     return [
         NotWritten(f"{found}: {kind.rule}", kind.cure)
-        for kind in _KINDS
+        for kind in (_KINDS[1:] if writer.is_member else _KINDS)
         for found in kind.find(root, config, file_system)
     ]
 
@@ -502,7 +507,9 @@ class _LocalLook:
                 continue
             if number == self._root_number:
                 return None
-            if exists(f"{parent}/consumequeue") or (exists(f"{parent}/checkpoint") and exists(f"{parent}/lock")):
+            is_member = posixpath.basename(parent).startswith(DLEDGER_PEER)  # it has a checkpoint and a lock of its own
+            has_both = not is_member and exists(f"{parent}/checkpoint") and exists(f"{parent}/lock")
+            if exists(f"{parent}/consumequeue") or has_both:
                 return parent
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -19,9 +20,10 @@ from spark_mq.dledger.messages import (
     LedgerEntry,
     make_entry,
 )
-from spark_mq.dledger.runner import DivergedError, Runner, RunnerEndedError
+from spark_mq.dledger.runner import ByIndex, DivergedError, Runner, RunnerEndedError
 from spark_mq.dledger.state import Diverged, DLedgerSettings, Role, RoleChanged
-from storage.errors import StorageError
+from storage.errors import CorruptRecordError, StorageError
+from storage.format.dledger import ENTRY_HEAD_SIZE
 from tests.support.waiting import wait_until
 
 PEERS = {f"n{number}": f"127.0.0.1:{21_000 + number}" for number in range(3)}
@@ -132,6 +134,50 @@ def test_a_proposal_is_refused_by_a_follower_and_in_another_term(group: Group) -
     assert group.running[follower].propose([b"no"]).result(30).code == DLedgerCode.NOT_LEADER
     term = group.roles[leader].term
     assert group.running[leader].propose([b"no"], term - 1).result(30).code == DLedgerCode.NOT_LEADER
+
+
+def test_a_proposal_for_another_place_than_the_logs_end_is_refused(group: Group) -> None:
+    first = group.propose([b"first"])
+    leader = group.leader
+    assert leader is not None
+    end = first.place + ENTRY_HEAD_SIZE + len(b"first")
+    runner = group.running[leader]
+    for place in (end - 1, end + 1, first.place):
+        assert runner.propose([b"other"], first_place=place).result(10).code == DLedgerCode.INCONSISTENT_INDEX
+    again = runner.propose([b"second"], first_place=end).result(10)
+    assert (again.code, again.place) == (DLedgerCode.SUCCESS, end)
+
+
+def test_an_owner_that_reads_the_files_itself_gets_indexes_that_never_go_back(tmp_path: Path) -> None:
+    settings = DLedgerSettings(
+        group="group", self_id="n0", peers={"n0": PEERS["n0"]}, min_vote_ms=5, max_vote_ms=10, file_size_bytes=4_096
+    )
+    group, said = Group.__new__(Group), list[int]()
+    group.running = {}
+    for count in (30, 0):
+        files = MemberFiles(f"{tmp_path}/dledger-n0", file_size_bytes=4_096, index_file_size_bytes=320)
+        leads = threading.Event()
+        runner = Runner(
+            settings,
+            files,
+            group.ask,
+            ByIndex(said.append),
+            lambda change, leads=leads: change.role is Role.LEADER and leads.set(),
+        )  # type: ignore[misc]
+        runner.start()
+        assert leads.wait(10)
+        for number in range(count):
+            answer = runner.propose([b"%d" % number * 300]).result(10)
+            assert answer.code == DLedgerCode.SUCCESS
+            assert files.end_of(answer.index) == answer.place + ENTRY_HEAD_SIZE + len(b"%d" % number * 300)
+        if count:
+            begin = runner.trim(8_192).result(10)
+            assert begin == files.first_index_in(8_192) > 0
+            with pytest.raises(CorruptRecordError):
+                runner.trim(1 << 20).result(10)
+        runner.close()
+    assert said[-1] == said[-2] == 29
+    assert said[:-1] == sorted(set(said)), "and once more at the next start"
 
 
 def test_a_disk_that_fails_ends_the_member_and_the_others_go_on(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
