@@ -51,8 +51,8 @@ ROOMS = {
     "controller": "words format files rules remoting dledger remoting_server",
     "conditions": "words files client",
     "broker": "words format files settings log tables rules facade service transaction remoting access client",
-    "broker_server": "words format files settings log tables rules put batch facade service ha delay transaction hand_over remoting dledger "
-    "access client remoting_server broker",
+    "broker_server": "words format files settings log tables rules put batch facade service ha delay transaction hand_over remoting "
+    "dledger access client remoting_server broker",
     "source": "words format files settings log queues tables rules facade hand_over remoting client conditions",
     "sink": "words format files settings log tables rules put batch facade transaction hand_over remoting "
     "client conditions broker source",
