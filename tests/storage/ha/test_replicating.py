@@ -475,10 +475,10 @@ def test_a_follower_that_was_away_past_the_expiry_says_so(tmp_path: Path) -> Non
 
 
 def test_a_promoted_replica_has_entries_for_the_topics_that_it_has_queues_of(master: Master, tmp_path: Path) -> None:
-    """The log alone was copied. A topic that its next message makes would have 4 queues, and no consumer reads the others."""
-    wide = TopicConfig("wide", 7, 7)
+    """The log alone was copied. A topic that its next row makes would have 8 queues, and no consumer reads the others."""
+    wide = TopicConfig("wide", 11, 11)
     master.service.make_topic(wide)
-    rows = {"topic": ["wide"] * 7, "body": pa.array([b"m"] * 7, pa.binary()), "queue_id": list(range(7))}
+    rows = {"topic": ["wide"] * 11, "body": pa.array([b"m"] * 11, pa.binary()), "queue_id": list(range(11))}
     master.service.put_batch(pa.RecordBatch.from_pydict(rows))
     with following(tmp_path / "replica", master.address) as replica:
         until(replica, master.end)
