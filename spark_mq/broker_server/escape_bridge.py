@@ -169,7 +169,7 @@ class Escapes:
         self._service = service
         self._levels, self._halves, self._timed = bridges(), bridges(), bridges()
         self._there: Counter[bytes] = Counter()
-        """Timed messages of a slot that other brokers have, while the slot has others that they do not have."""
+        """Timed messages that other brokers have, while their slots have others that they do not have."""
         self._troubles: dict[str, str] = {}
 
     def end_soon(self) -> None:
@@ -214,14 +214,21 @@ class Escapes:
                 return
 
     def deliver_timed(self, now_ms: int) -> None:
-        """Messages that the timer has due. Raises what `deliver_timed` of the store does."""
+        """Messages that the timer has due. Raises what `deliver_timed` of the store does.
+
+        Under the lock they are read, and those that others have are counted as delivered; between the two they are sent.
+        """
         if not self._timed.acts:
             return
-        with self._service.exclusive() as store:
-            deliver_timed(store, now_ms, self._put_timed)
+        while wanted := self._wanted_timed(now_ms):
+            for message in wanted:
+                if self._put_one(self._timed, _without(message, (REAL_TOPIC, REAL_QUEUE_ID)), "the timer") is not None:
+                    return
+                self._there[_name(message)] += 1
 
-    def _put_timed(self, messages: InnerMessages) -> bool:
-        left = Counter(self._there)
+    def _wanted_timed(self, now_ms: int) -> list[InnerMessage]:
+        """Count as delivered what others have; return the next due messages that they do not have."""
+        left, wanted = Counter(self._there), list[InnerMessage]()
 
         def is_there(message: InnerMessage) -> bool:
             if left[name := _name(message)]:
@@ -229,14 +236,18 @@ class Escapes:
                 return True
             return False
 
-        rows = [row for row in range(messages.row_count) if not is_there(messages.message(row))]
-        for row in rows:
-            message = messages.message(row)
-            if self._put_one(self._timed, _without(message, (REAL_TOPIC, REAL_QUEUE_ID)), "the timer") is not None:
-                return False
-            self._there[_name(message)] += 1
-        self._there.clear()
-        return True
+        def take(messages: InnerMessages) -> bool:
+            wanted.extend(each for each in map(messages.message, range(messages.row_count)) if not is_there(each))
+            return not wanted
+
+        def saved() -> None:
+            self._there = +left
+
+        with self._service.exclusive() as store:
+            deliver_timed(store, now_ms, take, saved)
+        if not wanted:
+            self._there.clear()
+        return wanted
 
     def _put_all(
         self,

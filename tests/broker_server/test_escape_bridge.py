@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.client.transaction_producer import TransactionProducer
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
-from storage import StoreConfig, open_store
+from storage import MessageStore, StoreConfig, open_store
 from storage.delay.schedule import read_plan
 from storage.epoch_times import current_time_ms
 from storage.format.record import TRANSACTION_PREPARED
@@ -132,8 +132,10 @@ class Bridge:
         self.acts = True
         self.room = 1_000
         self.found: list[InnerMessage] = []
+        self.is_held = self.was_held = False
 
     def put(self, message: InnerMessage) -> str | None:
+        self.was_held |= self.is_held
         if not self.room:
             return "there is no room"
         self.room -= 1
@@ -157,8 +159,14 @@ class Turns:
         )
         self.store = open_store(root, config=self.config, read_only=False, create=True, clock=lambda: self.now_ms)
         self.bridge = Bridge()
-        service = SimpleNamespace(store=self.store, exclusive=lambda: nullcontext(self.store))
+        service = SimpleNamespace(store=self.store, exclusive=self.exclusive)
         self.escapes = Escapes(service, lambda: self.bridge)  # type: ignore[arg-type, return-value]
+
+    @contextmanager
+    def exclusive(self) -> Iterator[MessageStore]:
+        self.bridge.is_held = True
+        yield self.store
+        self.bridge.is_held = False
 
     def put(self, *messages: InnerMessage) -> None:
         for message in messages:
@@ -231,11 +239,49 @@ def test_a_half_goes_unless_it_is_ended_or_too_young(turns: Turns) -> None:
     assert (turns.bridge.take(), read_progress(turns.store)) == ([b"one", b"three"], (3, 1))
 
 
+def timed(turns: Turns, body: bytes, key: str | None = None) -> InnerMessage:
+    properties = {"UNIQ_KEY": key or body.decode(), "TIMER_DELIVER_MS": str(turns.now_ms + 5_000)}
+    message = InnerMessage(topic="T", queue_id=1, body=body, properties=properties)
+    return route_delayed(message, delays_ms=(), timer=turns.config.timer, now_ms=turns.now_ms)
+
+
+def test_messages_of_a_slot_of_several_puts_go_once_though_one_is_not_taken(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.delay.timer_store.PUT_ROWS", 2)
+    turns.put(*(timed(turns, body) for body in (b"a", b"b", b"c", b"d", b"e")))
+    turns.now_ms += 10_000
+    turns.bridge.room = 3
+    turns.escapes.deliver_timed(turns.now_ms)
+    assert turns.bridge.take() == [b"a", b"b", b"c"]
+    for room in (0, 0, 1, 9, 9):
+        turns.now_ms += 500
+        turns.bridge.room = room
+        turns.escapes.deliver_timed(turns.now_ms)
+    assert turns.bridge.take() == [b"d", b"e"]
+
+
+def test_of_messages_that_are_the_same_each_one_goes(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.delay.timer_store.PUT_ROWS", 2)
+    turns.put(*(timed(turns, b"a", "same") for _ in range(5)))
+    turns.now_ms += 10_000
+    for room in (3, 0, 1, 9, 9):
+        turns.bridge.room = room
+        turns.escapes.deliver_timed(turns.now_ms)
+        turns.now_ms += 500
+    assert turns.bridge.take() == [b"a"] * 5
+
+
+def test_no_message_is_sent_while_the_store_is_held(turns: Turns) -> None:
+    turns.put(timed(turns, b"a"), delayed(turns, 1, b"b"))
+    turns.now_ms += 10_000
+    turns.escapes.deliver_timed(turns.now_ms)
+    turns.escapes.deliver_levels(turns.now_ms)
+    assert (turns.bridge.take(), turns.bridge.was_held) == ([b"a", b"b"], False)
+
+
 def test_timed_messages_of_a_slot_go_once_though_one_is_not_taken(turns: Turns) -> None:
-    for body in (b"a", b"b", b"c"):
-        properties = {"UNIQ_KEY": body.decode(), "TIMER_DELIVER_MS": str(turns.now_ms + 5_000)}
-        message = InnerMessage(topic="T", queue_id=1, body=body, properties=properties)
-        turns.put(route_delayed(message, delays_ms=(), timer=turns.config.timer, now_ms=turns.now_ms))
+    turns.put(*(timed(turns, body) for body in (b"a", b"b", b"c")))
     turns.now_ms += 10_000
     turns.bridge.room = 2
     turns.escapes.deliver_timed(turns.now_ms)
