@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import cycle
 from typing import NamedTuple
 
 from spark_mq.broker_server.name_servers import Member
@@ -40,6 +40,7 @@ from storage.names import MASTER_ID
 from storage.rules.delays import DELAY, REAL_QUEUE_ID, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMES
 from storage.rules.half_messages import PRODUCER_GROUP, sent_again
 from storage.rules.inner_messages import InnerMessage, InnerMessages, encode_properties
+from storage.rules.topics import AUTO_CREATE_TOPIC
 from storage.service.put_service import PutService
 from storage.transaction.check import open_halves, save_open_halves
 from storage.transaction.check_plan import CheckRules
@@ -49,15 +50,17 @@ ROUND_MESSAGES = 64
 """Messages between two saves of progress."""
 _ROUTE_MS = 5_000
 _NO_ROUTE_MS = 1_000
-_TEMPLATE_TOPIC, _TEMPLATE_QUEUES = "TBW102", 8
+_SHUNNED_MS = 5_000
+"""So long a broker that has not taken a message of a topic gets others of it only if no other broker is left."""
+_TEMPLATE_QUEUES = 8
 _LOG = logging.getLogger(__name__)
 
 
 class _Queues(NamedTuple):
-    """The queues of a topic at other masters, in turn."""
+    """The queues of a topic at other masters."""
 
-    turns: cycle[tuple[MessageQueue, str]] | None
-    """With the address of each; None = there are none."""
+    queues: list[tuple[MessageQueue, str]]
+    """With the address of each."""
     why_not: str
     requested_at_ms: int
 
@@ -80,6 +83,10 @@ class EscapeBridge:
         self._client = RemotingClient(client)
         self._name_servers = NameServers(self._client, client)
         self._queues: dict[str, _Queues] = {}
+        self._turns: Counter[str] = Counter()
+        """How many queues of a topic were chosen."""
+        self._refused_at_ms: dict[tuple[str, str], int] = {}
+        """By topic and broker name, until the broker takes a message of the topic."""
         self._is_closed = False
 
     @property
@@ -100,20 +107,38 @@ class EscapeBridge:
         """Put a message into a queue of its topic at another master; None = it is stored there, else why it is not known to be."""
         if not self.acts:
             return "the broker stands in for no master any more"
-        found = self._queues_of(message.topic)
-        if found.turns is None:
+        topic = message.topic
+        found = self._queues_of(topic)
+        if not found.queues:
             return found.why_not
-        queue, address = next(found.turns)
+        queue, address = self._chosen(topic, found.queues)
         try:
             answer = run(self._client.invoke(address, self._request(message, queue), SEND_TIMEOUT_MS))
         except ClientError as error:
-            self._queues.pop(message.topic, None)
-            return f"broker {queue.broker_name} does not take a message of topic {message.topic}: {error.describe()}"
+            return self._refused(queue, error.describe())
         if stored_status(answer.code) is None:
-            self._queues.pop(message.topic, None)
-            what = f"{answer.code} {answer.remark or ''}".rstrip()
-            return f"broker {queue.broker_name} does not take a message of topic {message.topic}: {what}"
+            return self._refused(queue, f"{answer.code} {answer.remark or ''}".rstrip())
+        self._refused_at_ms.pop((topic, queue.broker_name), None)
         return None
+
+    def _refused(self, queue: MessageQueue, why: str) -> str:
+        self._queues.pop(queue.topic, None)
+        self._refused_at_ms[queue.topic, queue.broker_name] = self._steady()
+        return f"broker {queue.broker_name} does not take a message of topic {queue.topic}: {why}"
+
+    def _chosen(self, topic: str, queues: list[tuple[MessageQueue, str]]) -> tuple[MessageQueue, str]:
+        """The next one in turn of a broker that has not refused of late, else of the one that did so first.
+
+        Java: TopicPublishInfo.selectOneMessageQueue with the name of the last broker.
+        """
+        now_ms, start = self._steady(), self._turns[topic] % len(queues)
+        self._turns[topic] += 1
+
+        def refused_at_ms(place: tuple[MessageQueue, str]) -> float:
+            at_ms = self._refused_at_ms.get((topic, place[0].broker_name))
+            return -math.inf if at_ms is None or is_time(now_ms, at_ms, _SHUNNED_MS) else at_ms
+
+        return min(queues[start:] + queues[:start], key=refused_at_ms)
 
     def _request(self, message: InnerMessage, queue: MessageQueue) -> RemotingCommand:
         own = self._own
@@ -122,7 +147,7 @@ class EscapeBridge:
         header = SendMessageRequest(
             producer_group=properties.get(PRODUCER_GROUP) or inner_group,
             topic=message.topic,
-            default_topic=_TEMPLATE_TOPIC,
+            default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_count=_TEMPLATE_QUEUES,
             queue_id=queue.queue_id,
             sys_flag=message.sys_flag,
@@ -138,7 +163,7 @@ class EscapeBridge:
     def _queues_of(self, topic: str) -> _Queues:
         now_ms = self._steady()
         kept = self._queues.get(topic)
-        if kept is None or is_time(now_ms, kept.requested_at_ms, _ROUTE_MS if kept.turns is not None else _NO_ROUTE_MS):
+        if kept is None or is_time(now_ms, kept.requested_at_ms, _ROUTE_MS if kept.queues else _NO_ROUTE_MS):
             kept = self._queues[topic] = self._requested(topic, now_ms)
         return kept
 
@@ -147,9 +172,8 @@ class EscapeBridge:
         try:
             route = run(self._name_servers.route(topic, SEND_TIMEOUT_MS))
         except ClientError as error:
-            return _Queues(None, f"{why_not}: {error.describe()}", now_ms)
-        queues = queues_elsewhere(route, self._own.broker_name)
-        return _Queues(cycle(queues) if queues else None, why_not, now_ms)
+            return _Queues([], f"{why_not}: {error.describe()}", now_ms)
+        return _Queues(queues_elsewhere(route, self._own.broker_name), why_not, now_ms)
 
 
 def queues_elsewhere(route: TopicRoute, own_name: str) -> list[tuple[MessageQueue, str]]:
@@ -203,14 +227,19 @@ class Escapes:
 
     def send_halves(self, now_ms: int) -> None:
         """Halves without an end become halves of another broker, which asks their producers. Raises StateFileError, OSError."""
+        if not self._halves.acts:
+            return
+        with self._service.exclusive() as store:
+            found = open_halves(store, now_ms, CheckRules.of(store.config))
+        sent = 0
         while self._halves.acts:
             with self._service.exclusive() as store:
-                found = open_halves(store, now_ms, CheckRules.of(store.config), ROUND_MESSAGES)
-            count = self._put_all(self._halves, found.messages, "half messages", sent_again)
-            is_whole = count == found.messages.row_count
-            half_offset = found.end if is_whole else int(found.offsets[count])
-            save_open_halves(self._service.store, found, half_offset, now_ms)
-            if not is_whole or not count:
+                messages, offsets, end = found.round(store, sent, ROUND_MESSAGES)
+            count = self._put_all(self._halves, messages, "half messages", sent_again)
+            is_whole = count == messages.row_count
+            save_open_halves(self._service.store, found, end if is_whole else int(offsets[count]), now_ms)
+            sent += count
+            if not is_whole or sent >= found.halves.row_count:
                 return
 
     def deliver_timed(self, now_ms: int) -> None:

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from spark_mq.broker_server.escape_bridge import Escapes, queues_elsewhere
+from spark_mq.broker_server.escape_bridge import ROUND_MESSAGES, EscapeBridge, Escapes, queues_elsewhere
+from spark_mq.broker_server.name_servers import Member
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.message import Message
@@ -20,7 +21,7 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.transaction_producer import TransactionProducer
-from spark_mq.remoting import MessageQueue
+from spark_mq.remoting import MessageQueue, RemotingCommand
 from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
 from storage import MessageStore, StoreConfig, open_store
 from storage.delay.schedule import read_plan
@@ -30,7 +31,9 @@ from storage.format.record import Message as StoredMessage
 from storage.rules.delays import route_delayed
 from storage.rules.half_messages import HALF_TOPIC, TransactionState, half_message, op_messages
 from storage.rules.inner_messages import InnerMessage
+from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import DelayConfig, TransactionConfig
+from storage.transaction import check
 from storage.transaction.progress import read_progress
 from tests.broker_server.test_acting_master import ACTING
 from tests.broker_server.test_running_broker import running
@@ -239,6 +242,20 @@ def test_a_half_goes_unless_it_is_ended_or_too_young(turns: Turns) -> None:
     assert (turns.bridge.take(), read_progress(turns.store)) == ([b"one", b"three"], (3, 1))
 
 
+def test_many_halves_are_looked_up_once(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 2 * ROUND_MESSAGES + 5
+    for number in range(count):
+        message = InnerMessage(topic="T", queue_id=1, body=b"%d" % number, properties={}, born_time_ms=turns.now_ms)
+        turns.put(half_message(message, "P"))
+    turns.now_ms += 7_000
+    reads = []
+    read = check.read_ended
+    monkeypatch.setattr(check, "read_ended", lambda *given: reads.append(given) or read(*given))
+    turns.escapes.send_halves(turns.now_ms)
+    assert turns.bridge.take() == [b"%d" % number for number in range(count)]
+    assert (read_progress(turns.store)[0], len(reads)) == (count, 1)
+
+
 def timed(turns: Turns, body: bytes, key: str | None = None) -> InnerMessage:
     properties = {"UNIQ_KEY": key or body.decode(), "TIMER_DELIVER_MS": str(turns.now_ms + 5_000)}
     message = InnerMessage(topic="T", queue_id=1, body=body, properties=properties)
@@ -292,6 +309,50 @@ def test_timed_messages_of_a_slot_go_once_though_one_is_not_taken(turns: Turns) 
     turns.now_ms += 1_000
     turns.escapes.deliver_timed(turns.now_ms)
     assert turns.bridge.take() == [b"c"]
+
+
+class Brokers:
+    """Other brokers: which of them refuse, and who was asked."""
+
+    def __init__(self) -> None:
+        self.refuse: set[str] = set()
+        self.asked: list[str] = []
+
+    async def invoke(self, address: str, *_: object) -> RemotingCommand:
+        self.asked.append(address)
+        return RemotingCommand(ResponseCode.SYSTEM_ERROR if address in self.refuse else ResponseCode.SUCCESS)
+
+    async def route(self, topic: str, *_: object) -> TopicRoute:
+        names = "b", "c", "d"
+        queues = tuple(
+            QueueData(broker_name=name, read_queue_count=2, write_queue_count=2, perm=6, topic_sys_flag=0)
+            for name in names
+        )
+        brokers = tuple(BrokerData(cluster="x", broker_name=name, broker_addresses={0: name}) for name in names)
+        return TopicRoute(topic, TopicRouteData(queue_datas=queues, broker_datas=brokers))
+
+
+def test_after_a_refusal_the_next_broker_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = 1_000_000
+    own = Member("x", "own", 1, "127.0.0.1:1")
+    bridge = EscapeBridge(own, ClientSettings(("127.0.0.1:1",)), lambda: True, steady=lambda: now_ms)
+    others = Brokers()
+    monkeypatch.setattr(bridge._client, "invoke", others.invoke)
+    monkeypatch.setattr(bridge._name_servers, "route", others.route)
+    message = InnerMessage(topic="T", queue_id=0, body=b"", properties={})
+    others.refuse = {"b", "c"}
+    found = []
+    for _ in range(8):
+        found.append(bridge.put(message) is None)
+        now_ms += 10
+    assert sorted(others.asked[: found.index(True)]) == ["b", "c"]
+    assert others.asked[found.index(True) :] == ["d"] * 6
+    others.refuse, others.asked = {"d"}, []
+    for _ in range(12):
+        bridge.put(message)
+        now_ms += 1_000
+    assert set(others.asked) == {"b", "c", "d"}, "those that refused are asked again later"
+    bridge.close()
 
 
 def test_the_queues_elsewhere_are_those_of_other_masters() -> None:
