@@ -42,6 +42,8 @@ from storage.rules.half_messages import PRODUCER_GROUP, sent_again
 from storage.rules.inner_messages import InnerMessage, InnerMessages, encode_properties
 from storage.rules.topics import AUTO_CREATE_TOPIC
 from storage.service.put_service import PutService
+from storage.tables.consumer_groups import OFFSETS_FILE
+from storage.tables.delay_progress import DELAYS_FILE, TIMER_CHECKPOINT_FILE
 from storage.transaction.check import open_halves, save_open_halves
 from storage.transaction.check_plan import CheckRules
 
@@ -53,6 +55,8 @@ _NO_ROUTE_MS = 1_000
 _SHUNNED_MS = 5_000
 """So long a broker that has not taken a message of a topic gets others of it only if no other broker is left."""
 _TEMPLATE_QUEUES = 8
+PROGRESS_FILES = {DELAYS_FILE: "delay levels", TIMER_CHECKPOINT_FILE: "the timer", OFFSETS_FILE: "half messages"}
+"""The file that says how far a master has delivered, and what it counts."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -188,10 +192,10 @@ def queues_elsewhere(route: TopicRoute, own_name: str) -> list[tuple[MessageQueu
 class Escapes:
     """What a slave in its master's place has due, by turns; each does nothing while it stands in for none."""
 
-    def __init__(self, service: PutService, bridges: Callable[[], EscapeBridge]) -> None:
-        """`bridges` makes a bridge for each kind of turn, because each has its thread."""
+    def __init__(self, service: PutService, bridges: Callable[[str], EscapeBridge]) -> None:
+        """`bridges` makes a bridge for each file of PROGRESS_FILES, because each kind of turn has its thread."""
         self._service = service
-        self._levels, self._halves, self._timed = bridges(), bridges(), bridges()
+        self._levels, self._timed, self._halves = map(bridges, PROGRESS_FILES)
         self._there: Counter[bytes] = Counter()
         """Timed messages that other brokers have, while their slots have others that they do not have."""
         self._troubles: dict[str, str] = {}

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from spark_mq.broker_server.escape_bridge import ROUND_MESSAGES, EscapeBridge, Escapes, queues_elsewhere
-from spark_mq.broker_server.name_servers import Member
+from spark_mq.broker_server.escape_bridge import PROGRESS_FILES, ROUND_MESSAGES, EscapeBridge, Escapes, queues_elsewhere
+from spark_mq.broker_server.name_servers import Group, Member
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.message import Message
@@ -128,6 +128,28 @@ def test_what_is_due_goes_to_another_master_and_is_delivered_once(tmp_path: Path
             assert (bodies(other, "Levels"), bodies(other, "Timed")) == (expected, expected)
 
 
+def test_a_slave_that_its_master_serves_puts_nothing_elsewhere(tmp_path: Path) -> None:
+    ports = free_ports(), free_ports()
+    with (
+        our_name_server(tmp_path, supportActingMaster="true") as names,
+        running(tmp_path / "b", ports[0], names.address, ESCAPES),
+        running(tmp_path / "s", ports[1], names.address, SLAVE) as slave,
+    ):
+        assert slave.following is not None
+        following = slave.following
+        assert following.follower.wait(lambda status: status.is_connected, 20)
+        wait_until(lambda: all(map(following.knows_progress, PROGRESS_FILES)), "all is known", 20)
+        assert slave.group is not None
+        slave.group.close()  # what a name server says without its tables comes from the test
+        slave._on_group(Group({1: slave.group.own.address}))
+        assert slave._stands_in
+        assert not any(map(slave._may_escape, PROGRESS_FILES))
+        following.follower.close()
+        assert all(map(slave._may_escape, PROGRESS_FILES))
+        slave._is_closing = True
+        assert not any(map(slave._may_escape, PROGRESS_FILES))
+
+
 class Bridge:
     """Takes messages as another broker does, up to a number; remembers them."""
 
@@ -163,7 +185,7 @@ class Turns:
         self.store = open_store(root, config=self.config, read_only=False, create=True, clock=lambda: self.now_ms)
         self.bridge = Bridge()
         service = SimpleNamespace(store=self.store, exclusive=self.exclusive)
-        self.escapes = Escapes(service, lambda: self.bridge)  # type: ignore[arg-type, return-value]
+        self.escapes = Escapes(service, lambda name: self.bridge)  # type: ignore[arg-type, return-value]
 
     @contextmanager
     def exclusive(self) -> Iterator[MessageStore]:

@@ -14,6 +14,7 @@ from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies
 from spark_mq.client.errors import BrokerUnreachableError, ResponseError
 from spark_mq.client.settings import ClientSettings
 from storage import open_store
+from storage.delay.schedule import save_level
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
 from storage.ha.follower import open_following, promote
@@ -24,6 +25,7 @@ from storage.tables.consumer_groups import OFFSETS_FILE
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, FollowedTimer, read_followed_timer
 from storage.tables.masters import DELAYS_FILE, note_followed_master
 from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicQueueMappingTable, TopicTable
+from storage.transaction.progress import TransactionProgress, save_progress
 from tests.support.waiting import wait_until
 
 SAID = {
@@ -81,14 +83,44 @@ def test_offsets_wait_for_the_log_that_they_count(tmp_path: Path, name: str) -> 
         append(service)
         master.end = service.log_end + 1
         copies.copy()
-        assert (stored(service, name), copies.knows_progress) == (None, False)
+        assert (stored(service, name), copies.knows_progress(name)) == (None, False)
         copies.copy()  # the later ones, which count more, take no turn from those that wait
         assert master.asked.count("bounds") == 1
         assert master.asked.index("bounds") > master.asked.index(name)
         append(service)
         copies.settle()
-        assert (stored(service, name), copies.knows_progress) == (SAID[name]["offsetTable"], True)
-        assert StateCopies(service, master).knows_progress, "also after a restart"
+        assert (stored(service, name), copies.knows_progress(name)) == (SAID[name]["offsetTable"], True)
+        if name == DELAYS_FILE:  # the other has no entry of half messages
+            assert StateCopies(service, master).knows_progress(name), "also after a restart"
+
+
+def test_what_one_file_says_tells_nothing_of_another(tmp_path: Path) -> None:
+    with copying(tmp_path / "store") as (service, master, copies):
+        files = DELAYS_FILE, OFFSETS_FILE, TIMER_CHECKPOINT_FILE
+        master.has_timer = False
+        copies.copy()
+        assert [copies.knows_progress(name) for name in files] == [True, True, False]
+        assert [StateCopies(service, master).knows_progress(name) for name in files] == [True, False, False]
+        master.has_timer = True
+        copies.copy()
+        assert copies.knows_progress(TIMER_CHECKPOINT_FILE)
+        assert StateCopies(service, master).knows_progress(TIMER_CHECKPOINT_FILE), "also after a restart"
+        save_progress(service.store, TransactionProgress(1, 1), now_ms=1)
+        assert StateCopies(service, master).knows_progress(OFFSETS_FILE)
+
+
+def test_an_old_answer_does_not_put_back_what_a_slave_has_delivered_since(tmp_path: Path) -> None:
+    with copying(tmp_path / "store") as (service, master, copies):
+        append(service)
+        master.end = service.log_end + 1
+        copies.copy()  # its offset 5 is held until the log is there
+        save_level(service.store, 1, 90, 1_000)
+        append(service)
+        copies.settle()
+        assert stored(service, DELAYS_FILE) == {"1": 90}
+        assert stored(service, OFFSETS_FILE) == SAID[OFFSETS_FILE]["offsetTable"]
+        copies.copy()
+        assert stored(service, DELAYS_FILE) == {"1": 5}, "a new answer counts"
 
 
 def test_offsets_of_another_master_are_dropped(tmp_path: Path) -> None:
