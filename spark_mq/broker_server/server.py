@@ -44,6 +44,7 @@ from spark_mq.broker_server.controllers import Position, SyncKeeper
 from spark_mq.broker_server.duties import Duties
 from spark_mq.broker_server.escape_bridge import PROGRESS_FILES, EscapeBridge, Escapes
 from spark_mq.broker_server.name_servers import (
+    TAKE_BACK_S,
     Group,
     Member,
     MemberGroup,
@@ -260,10 +261,15 @@ class RunningBroker:
         """Take over the offsets that slaves kept while this master was gone, before it registers."""
         assert self.group is not None
         assert self._configuration.client is not None
-        found = self.group.ask()
-        slaves = [] if found is None else found.slaves_of(self.group.own)
         escapes = self._configuration.store.replication.enable_remote_escape
-        take_back(self._service, self._configuration.client, slaves, self.broker.on_table_copied, takes_timer=escapes)
+        take_back(
+            self._service,
+            self._configuration.client,
+            self.group,
+            self.broker.on_table_copied,
+            takes_timer=escapes,
+            patience_s=TAKE_BACK_S if escapes else 0.0,
+        )
 
     def _may_escape(self, name: str) -> bool:
         """Whether what is due here may go to other masters: the master is gone, and what it had delivered is known by that file of it.

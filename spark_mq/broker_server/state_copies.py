@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
@@ -496,6 +496,15 @@ class StateCopies:
     def _store_of_log(self, name: str, answer: str) -> None:
         self._store(name, answer)
         self._known.add(name)
+
+    @property
+    def held_for(self) -> int | None:
+        """The log end that the own log must have before what was answered counts; None = nothing waits."""
+        return None if self._held is None else self._held.end
+
+    def has_taken(self, names: Iterable[str]) -> bool:
+        """Whether these files were answered, and are stored."""
+        return self._known.issuperset(names)
 
     def knows_progress(self, name: str) -> bool:
         """Whether the store has once had what the master said in this file of its deliveries: delayOffset.json of the levels,

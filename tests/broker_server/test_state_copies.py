@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark_mq.broker_server import state_copies
+from spark_mq.broker_server import name_servers, state_copies
+from spark_mq.broker_server.name_servers import Group, Member
 from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies, copies_of
 from spark_mq.client.errors import BrokerUnreachableError, ResponseError
 from spark_mq.client.settings import ClientSettings
@@ -44,6 +46,8 @@ class Told(Master):
         self.address = "127.0.0.1:10911"
         self.asked: list[str] = []
         self.has_timer = True
+        self.failures = 0
+        """So many requests fail from now on."""
 
     def place(self) -> MasterPlace | None:
         return MasterPlace(self.address, "127.0.0.1:10912")
@@ -54,6 +58,9 @@ class Told(Master):
 
     def state(self, name: str) -> str | None:
         self.asked.append(name)
+        if self.failures:
+            self.failures -= 1
+            raise BrokerUnreachableError(self.address, "refused")
         if name == TIMER_CHECKPOINT_FILE and not self.has_timer:
             raise ResponseError(1, "The timer message store is null", self.address, "60")
         return json.dumps(SAID[name]) if name in SAID else None
@@ -367,3 +374,71 @@ def test_static_topics_come_with_the_topics(tmp_path: Path, monkeypatch: pytest.
         assert table is not None
         assert table.version.counter == 3
         assert table.mappings["S"].hosted_queues[0][0].queue_id == 1
+
+
+class Slaves:
+    """A group as name servers tell it, of one slave."""
+
+    own = Member("c", "b", 0, "h:1")
+
+    def __init__(self, *found: Group | None) -> None:
+        self.found = list(found)
+
+    def ask(self) -> Group | None:
+        return self.found.pop(0) if len(self.found) > 1 else self.found[0]
+
+
+def taken_back(
+    service: PutService, monkeypatch: pytest.MonkeyPatch, slave: Told, *found: Group | None, patience_s: float = 600.0
+) -> None:
+    monkeypatch.setattr(name_servers, "_TAKE_BACK_PAUSE_S", 0)
+    monkeypatch.setattr(name_servers, "_StandIn", lambda client, address: slave)
+    group: Any = Slaves(*found)
+    settings = ClientSettings(("127.0.0.1:1",))
+    name_servers.take_back(service, settings, group, takes_timer=True, patience_s=patience_s)
+
+
+GROUP = Group({0: "h:1", 1: "h:2"})
+
+
+def test_a_returned_master_asks_a_slave_again_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with copying(tmp_path / "store") as (service, slave, _):
+        append(service)
+        slave.end, slave.failures = service.log_end, 2
+        taken_back(service, monkeypatch, slave, None, GROUP)
+        assert (stored(service, DELAYS_FILE), slave.failures) == ({"1": 5}, 0)
+        assert read_followed_timer(LocalFileSystem(), service.store.root) == FollowedTimer(5_000, 2)
+
+
+@pytest.mark.parametrize(
+    ("failures", "ahead", "found", "said"),
+    [
+        (99, 0, GROUP, "what slave h:2 has delivered or noted meanwhile is not taken over"),
+        (0, 1, GROUP, "its log ends at"),
+        (0, 0, None, "no name server tells the slaves"),
+    ],
+)
+def test_a_returned_master_names_what_it_has_not_taken_over(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failures: int,
+    ahead: int,
+    found: Group | None,
+    said: str,
+) -> None:
+    with copying(tmp_path / "store") as (service, slave, _):
+        append(service)
+        slave.end, slave.failures = service.log_end + ahead, failures
+        taken_back(service, monkeypatch, slave, found, patience_s=600.0 if ahead else 0.0)
+        assert stored(service, DELAYS_FILE) is None
+        assert said in caplog.text
+
+
+def test_a_slave_that_went_away_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with copying(tmp_path / "store") as (service, slave, _):
+        slave.failures = 99
+        taken_back(service, monkeypatch, slave, GROUP, Group({0: "h:1"}))
+        assert slave.failures == 98
