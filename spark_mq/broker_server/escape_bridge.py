@@ -7,8 +7,8 @@ is not there. So no message is lost. One comes twice if an answer is lost, or if
 A master that comes back takes the slave's progress over before it registers (`take_back`).
 
 Java: EscapeBridge, and its callers in ScheduleMessageService, TimerMessageStore and TransactionalMessageServiceImpl. Departures: Java
-sends with WAIT=false, here the other broker waits for its disk, as its settings say. A message that no other broker takes waits; Java
-drops a half after eleven tries, and a timed message after three. Answers that the message is stored count, Java sends it again.
+sends with WAIT=false, here the other broker waits for its disk, as its settings say. A message that no other broker takes waits, and
+those behind it: of its level, of the timer, of the halves. Java drops a half after eleven tries, and a timed message after three. Answers that the message is stored count, Java sends it again.
 A message for a static topic waits for its master.
 """
 
@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import cycle
 from typing import NamedTuple
 
 from spark_mq.broker_server.name_servers import Member
@@ -40,7 +40,10 @@ from storage.names import MASTER_ID
 from storage.rules.delays import DELAY, REAL_QUEUE_ID, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMES
 from storage.rules.half_messages import PRODUCER_GROUP, sent_again
 from storage.rules.inner_messages import InnerMessage, InnerMessages, encode_properties
+from storage.rules.topics import AUTO_CREATE_TOPIC
 from storage.service.put_service import PutService
+from storage.tables.consumer_groups import OFFSETS_FILE
+from storage.tables.delay_progress import DELAYS_FILE, TIMER_CHECKPOINT_FILE
 from storage.transaction.check import open_halves, save_open_halves
 from storage.transaction.check_plan import CheckRules
 
@@ -49,15 +52,19 @@ ROUND_MESSAGES = 64
 """Messages between two saves of progress."""
 _ROUTE_MS = 5_000
 _NO_ROUTE_MS = 1_000
-_TEMPLATE_TOPIC, _TEMPLATE_QUEUES = "TBW102", 8
+_SHUNNED_MS = 5_000
+"""So long a broker that has not taken a message of a topic gets others of it only if no other broker is left."""
+_TEMPLATE_QUEUES = 8
+PROGRESS_FILES = {DELAYS_FILE: "delay levels", TIMER_CHECKPOINT_FILE: "the timer", OFFSETS_FILE: "half messages"}
+"""The file that says how far a master has delivered, and what it counts."""
 _LOG = logging.getLogger(__name__)
 
 
 class _Queues(NamedTuple):
-    """The queues of a topic at other masters, in turn."""
+    """The queues of a topic at other masters."""
 
-    turns: cycle[tuple[MessageQueue, str]] | None
-    """With the address of each; None = there are none."""
+    queues: list[tuple[MessageQueue, str]]
+    """With the address of each."""
     why_not: str
     requested_at_ms: int
 
@@ -80,6 +87,10 @@ class EscapeBridge:
         self._client = RemotingClient(client)
         self._name_servers = NameServers(self._client, client)
         self._queues: dict[str, _Queues] = {}
+        self._turns: Counter[str] = Counter()
+        """How many queues of a topic were chosen."""
+        self._refused_at_ms: dict[tuple[str, str], int] = {}
+        """By topic and broker name, until the broker takes a message of the topic."""
         self._is_closed = False
 
     @property
@@ -100,20 +111,38 @@ class EscapeBridge:
         """Put a message into a queue of its topic at another master; None = it is stored there, else why it is not known to be."""
         if not self.acts:
             return "the broker stands in for no master any more"
-        found = self._queues_of(message.topic)
-        if found.turns is None:
+        topic = message.topic
+        found = self._queues_of(topic)
+        if not found.queues:
             return found.why_not
-        queue, address = next(found.turns)
+        queue, address = self._chosen(topic, found.queues)
         try:
             answer = run(self._client.invoke(address, self._request(message, queue), SEND_TIMEOUT_MS))
         except ClientError as error:
-            self._queues.pop(message.topic, None)
-            return f"broker {queue.broker_name} does not take a message of topic {message.topic}: {error.describe()}"
+            return self._refused(queue, error.describe())
         if stored_status(answer.code) is None:
-            self._queues.pop(message.topic, None)
-            what = f"{answer.code} {answer.remark or ''}".rstrip()
-            return f"broker {queue.broker_name} does not take a message of topic {message.topic}: {what}"
+            return self._refused(queue, f"{answer.code} {answer.remark or ''}".rstrip())
+        self._refused_at_ms.pop((topic, queue.broker_name), None)
         return None
+
+    def _refused(self, queue: MessageQueue, why: str) -> str:
+        self._queues.pop(queue.topic, None)
+        self._refused_at_ms[queue.topic, queue.broker_name] = self._steady()
+        return f"broker {queue.broker_name} does not take a message of topic {queue.topic}: {why}"
+
+    def _chosen(self, topic: str, queues: list[tuple[MessageQueue, str]]) -> tuple[MessageQueue, str]:
+        """The next one in turn of a broker that has not refused of late, else of the one that did so first.
+
+        Java: TopicPublishInfo.selectOneMessageQueue with the name of the last broker.
+        """
+        now_ms, start = self._steady(), self._turns[topic] % len(queues)
+        self._turns[topic] += 1
+
+        def refused_at_ms(place: tuple[MessageQueue, str]) -> float:
+            at_ms = self._refused_at_ms.get((topic, place[0].broker_name))
+            return -math.inf if at_ms is None or is_time(now_ms, at_ms, _SHUNNED_MS) else at_ms
+
+        return min(queues[start:] + queues[:start], key=refused_at_ms)
 
     def _request(self, message: InnerMessage, queue: MessageQueue) -> RemotingCommand:
         own = self._own
@@ -122,7 +151,7 @@ class EscapeBridge:
         header = SendMessageRequest(
             producer_group=properties.get(PRODUCER_GROUP) or inner_group,
             topic=message.topic,
-            default_topic=_TEMPLATE_TOPIC,
+            default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_count=_TEMPLATE_QUEUES,
             queue_id=queue.queue_id,
             sys_flag=message.sys_flag,
@@ -138,7 +167,7 @@ class EscapeBridge:
     def _queues_of(self, topic: str) -> _Queues:
         now_ms = self._steady()
         kept = self._queues.get(topic)
-        if kept is None or is_time(now_ms, kept.requested_at_ms, _ROUTE_MS if kept.turns is not None else _NO_ROUTE_MS):
+        if kept is None or is_time(now_ms, kept.requested_at_ms, _ROUTE_MS if kept.queues else _NO_ROUTE_MS):
             kept = self._queues[topic] = self._requested(topic, now_ms)
         return kept
 
@@ -147,9 +176,8 @@ class EscapeBridge:
         try:
             route = run(self._name_servers.route(topic, SEND_TIMEOUT_MS))
         except ClientError as error:
-            return _Queues(None, f"{why_not}: {error.describe()}", now_ms)
-        queues = queues_elsewhere(route, self._own.broker_name)
-        return _Queues(cycle(queues) if queues else None, why_not, now_ms)
+            return _Queues([], f"{why_not}: {error.describe()}", now_ms)
+        return _Queues(queues_elsewhere(route, self._own.broker_name), why_not, now_ms)
 
 
 def queues_elsewhere(route: TopicRoute, own_name: str) -> list[tuple[MessageQueue, str]]:
@@ -164,12 +192,12 @@ def queues_elsewhere(route: TopicRoute, own_name: str) -> list[tuple[MessageQueu
 class Escapes:
     """What a slave in its master's place has due, by turns; each does nothing while it stands in for none."""
 
-    def __init__(self, service: PutService, bridges: Callable[[], EscapeBridge]) -> None:
-        """`bridges` makes a bridge for each kind of turn, because each has its thread."""
+    def __init__(self, service: PutService, bridges: Callable[[str], EscapeBridge]) -> None:
+        """`bridges` makes a bridge for each file of PROGRESS_FILES, because each kind of turn has its thread."""
         self._service = service
-        self._levels, self._halves, self._timed = bridges(), bridges(), bridges()
+        self._levels, self._timed, self._halves = map(bridges, PROGRESS_FILES)
         self._there: Counter[bytes] = Counter()
-        """Timed messages of a slot that other brokers have, while the slot has others that they do not have."""
+        """Timed messages that other brokers have, while their slots have others that they do not have."""
         self._troubles: dict[str, str] = {}
 
     def end_soon(self) -> None:
@@ -203,25 +231,37 @@ class Escapes:
 
     def send_halves(self, now_ms: int) -> None:
         """Halves without an end become halves of another broker, which asks their producers. Raises StateFileError, OSError."""
+        if not self._halves.acts:
+            return
+        with self._service.exclusive() as store:
+            found = open_halves(store, now_ms, CheckRules.of(store.config))
+        sent = 0
         while self._halves.acts:
             with self._service.exclusive() as store:
-                found = open_halves(store, now_ms, CheckRules.of(store.config), ROUND_MESSAGES)
-            count = self._put_all(self._halves, found.messages, "half messages", sent_again)
-            is_whole = count == found.messages.row_count
-            half_offset = found.end if is_whole else int(found.offsets[count])
-            save_open_halves(self._service.store, found, half_offset, now_ms)
-            if not is_whole or not count:
+                messages, offsets, end = found.round(store, sent, ROUND_MESSAGES)
+            count = self._put_all(self._halves, messages, "half messages", sent_again)
+            is_whole = count == messages.row_count
+            save_open_halves(self._service.store, found, end if is_whole else int(offsets[count]), now_ms)
+            sent += count
+            if not is_whole or sent >= found.halves.row_count:
                 return
 
     def deliver_timed(self, now_ms: int) -> None:
-        """Messages that the timer has due. Raises what `deliver_timed` of the store does."""
+        """Messages that the timer has due. Raises what `deliver_timed` of the store does.
+
+        Under the lock they are read, and those that others have are counted as delivered; between the two they are sent.
+        """
         if not self._timed.acts:
             return
-        with self._service.exclusive() as store:
-            deliver_timed(store, now_ms, self._put_timed)
+        while wanted := self._wanted_timed(now_ms):
+            for message in wanted:
+                if self._put_one(self._timed, _without(message, (REAL_TOPIC, REAL_QUEUE_ID)), "the timer") is not None:
+                    return
+                self._there[_name(message)] += 1
 
-    def _put_timed(self, messages: InnerMessages) -> bool:
-        left = Counter(self._there)
+    def _wanted_timed(self, now_ms: int) -> list[InnerMessage]:
+        """Count as delivered what others have; return the next due messages that they do not have."""
+        left, wanted = Counter(self._there), list[InnerMessage]()
 
         def is_there(message: InnerMessage) -> bool:
             if left[name := _name(message)]:
@@ -229,14 +269,18 @@ class Escapes:
                 return True
             return False
 
-        rows = [row for row in range(messages.row_count) if not is_there(messages.message(row))]
-        for row in rows:
-            message = messages.message(row)
-            if self._put_one(self._timed, _without(message, (REAL_TOPIC, REAL_QUEUE_ID)), "the timer") is not None:
-                return False
-            self._there[_name(message)] += 1
-        self._there.clear()
-        return True
+        def take(messages: InnerMessages) -> bool:
+            wanted.extend(each for each in map(messages.message, range(messages.row_count)) if not is_there(each))
+            return not wanted
+
+        def saved() -> None:
+            self._there = +left
+
+        with self._service.exclusive() as store:
+            deliver_timed(store, now_ms, take, saved)
+        if not wanted:
+            self._there.clear()
+        return wanted
 
     def _put_all(
         self,

@@ -301,6 +301,9 @@ class Registration:
 
 GROUP_PERIOD_S = 1.0
 _GROUP_TIMEOUT_MS = 1_000
+TAKE_BACK_S = 30.0
+"""So long a returned master asks for how far its slaves have delivered, before it delivers."""
+_TAKE_BACK_PAUSE_S = 1.0
 
 
 class Member(NamedTuple):
@@ -423,24 +426,57 @@ class _StandIn(Master):
 def take_back(
     service: PutService,
     client: ClientSettings,
-    slaves: list[str],
+    group: MemberGroup,
     copied: Callable[[str], None] = lambda name: None,
     *,
     takes_timer: bool = False,
+    patience_s: float = 0.0,
 ) -> None:
-    """Take over the offsets that consumers sent to slaves while the master was gone; the greater one wins. Skips slaves that are away.
+    """Take over the offsets that consumers sent to slaves while the master was gone; the greater one wins.
 
     With `takes_timer` also how far a slave's timer has delivered to other brokers: this one then starts anew, without these messages.
+    A slave that does not answer, and name servers that do not, are asked again each second for `patience_s`; a slave that is away
+    leaves the group meanwhile. A warning names what was not taken over then: this broker delivers it again.
     Java: BrokerPreOnlineService.syncMetadataReverse, which takes all or nothing, by versions, and the timer's time alone: it loses
-    messages that were due and that the slave did not have.
+    messages that were due and that the slave did not have. Departure: Java waits without end.
     """
+    until, done = time.monotonic() + patience_s, set[str]()
+    while True:
+        found = group.ask()
+        slaves = [] if found is None else [each for each in found.slaves_of(group.own) if each not in done]
+        done.update(each for each in slaves if _is_taken(service, _StandIn(client, each), copied, takes_timer))
+        if found is not None and done.issuperset(slaves):
+            return
+        if time.monotonic() >= until:
+            break
+        time.sleep(_TAKE_BACK_PAUSE_S)
+    if found is None:
+        _LOG.warning("no name server tells the slaves: what they have delivered or noted meanwhile is not taken over")
+    for address in slaves:
+        if address not in done and not (takes_timer and _is_taken(service, _StandIn(client, address), copied, False)):
+            _LOG.warning("what slave %s has delivered or noted meanwhile is not taken over", address)
+        elif address not in done:
+            _LOG.warning("how far the timer of slave %s has delivered is not taken over", address)
+
+
+def _is_taken(service: PutService, slave: _StandIn, copied: Callable[[str], None], takes_timer: bool) -> bool:
+    """False: the slave may be asked again."""
     copies = dict(KEPT_BY_SLAVES)
     if takes_timer:
         store = service.store
         checkpoint = read_timer_checkpoint(store.writer.file_system, store.root)
         copies[TIMER_CHECKPOINT_FILE] = partial(kept_timer, checkpoint)
-    for address in slaves:
-        StateCopies(service, _StandIn(client, address), copied=copied, copies=copies).copy()
+    asked = StateCopies(service, slave, copied=copied, copies=copies)
+    asked.copy()
+    if (end := asked.held_for) is not None:
+        _LOG.warning(
+            "what slave %s has delivered or noted meanwhile is not taken over: its log ends at %d, this one at %d",
+            slave.place().address,
+            end,
+            service.log_end,
+        )
+        return True
+    return asked.has_taken(KEPT_BY_SLAVES)
 
 
 # The queues of topics at all brokers, from a name server, cached for a while. A broker divides them among a group's clients.

@@ -42,8 +42,9 @@ from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.controllers import Position, SyncKeeper
 from spark_mq.broker_server.duties import Duties
-from spark_mq.broker_server.escape_bridge import EscapeBridge, Escapes
+from spark_mq.broker_server.escape_bridge import PROGRESS_FILES, EscapeBridge, Escapes
 from spark_mq.broker_server.name_servers import (
+    TAKE_BACK_S,
     Group,
     Member,
     MemberGroup,
@@ -161,7 +162,7 @@ class RunningBroker:
             )
         self._others = OtherBrokers(configuration.client, configuration.process.forward_timeout_ms)
         process = configuration.process
-        self._stands_in = False
+        self._stands_in = self._is_closing = False
         self.group: MemberGroup | None = None
         """The group of brokers, if slaves may stand in for a missing master."""
         escapes = None
@@ -172,8 +173,8 @@ class RunningBroker:
             own = Member(service.settings.cluster, parts.store.broker_name, process.broker_id, parts.store.address)
             self.group = MemberGroup(own, configuration.client, self._on_group)
             if is_slave and replication.enable_remote_escape:
-                bridges = partial(EscapeBridge, own, configuration.client, self._may_escape)
-                escapes = Escapes(service, bridges)
+                client = configuration.client
+                escapes = Escapes(service, lambda name: EscapeBridge(own, client, partial(self._may_escape, name)))
         self._duties = Duties(
             service,
             self.broker,
@@ -278,14 +279,25 @@ class RunningBroker:
         """Take over the offsets that slaves kept while this master was gone, before it registers."""
         assert self.group is not None
         assert self._configuration.client is not None
-        found = self.group.ask()
-        slaves = [] if found is None else found.slaves_of(self.group.own)
         escapes = self._configuration.store.replication.enable_remote_escape
-        take_back(self._service, self._configuration.client, slaves, self.broker.on_table_copied, takes_timer=escapes)
+        take_back(
+            self._service,
+            self._configuration.client,
+            self.group,
+            self.broker.on_table_copied,
+            takes_timer=escapes,
+            patience_s=TAKE_BACK_S if escapes else 0.0,
+        )
 
-    def _may_escape(self) -> bool:
-        """Whether what is due here may go to other masters: the master is gone, and what it had delivered is known."""
-        return self._stands_in and self.following is not None and self.following.knows_progress
+    def _may_escape(self, name: str) -> bool:
+        """Whether what is due here may go to other masters: the master is gone, and what it had delivered is known by that file of it.
+
+        Name servers that have lost their tables may not know a master that serves this slave its log.
+        """
+        following = self.following
+        if following is None or not self._stands_in or self._is_closing or following.follower.status.is_connected:
+            return False
+        return following.knows_progress(name)
 
     def _on_group(self, group: Group) -> None:
         process = self._configuration.process
@@ -294,10 +306,14 @@ class RunningBroker:
             self._stands_in = stands_in
             _LOG.info("the master is gone: it stands in" if stands_in else "it stands in for no master any more")
             escapes = self._configuration.store.replication.enable_remote_escape
-            if stands_in and escapes and not self._may_escape():
-                _LOG.warning(
-                    "what is due waits for the master: its progress was never copied, so all would be delivered again"
-                )
+            if stands_in and escapes and self.following is not None:
+                for name, what in PROGRESS_FILES.items():
+                    if not self.following.knows_progress(name):
+                        _LOG.warning(
+                            "%s: what is due waits for the master: its progress was never copied, so all would be "
+                            "delivered again",
+                            what,
+                        )
             self._registration.soon()  # who comes back is found by the answer; whose topics count changes, too
 
     def _keep_in_sync(self, listener: ReplicationListener) -> None:
@@ -358,6 +374,7 @@ class RunningBroker:
 
     async def close(self) -> None:
         """Leaves the name servers, answers what has come, hangs up, and closes the store cleanly."""
+        self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
         try:
@@ -742,10 +759,9 @@ class Following:
             return self.follower.status.trouble
         return None if self._refusal is None else str(self._refusal)
 
-    @property
-    def knows_progress(self) -> bool:
-        """Whether the store has had the master's progress of deliveries."""
-        return self._copies.knows_progress
+    def knows_progress(self, name: str) -> bool:
+        """Whether the store has had the master's progress of deliveries, by that file."""
+        return self._copies.knows_progress(name)
 
     def start(self) -> None:
         """Follows from now on."""

@@ -367,6 +367,9 @@ def read_configuration(content: bytes, file: str | None, given: Mapping[str, str
         told = f"{process.broker_id} counts as {MASTER_ID}, a master's; brokerRole=SLAVE makes it a slave"
         store = replace(store, warnings=(*store.warnings, f"{file or 'broker.conf'}: brokerId: {told}"))
         process = replace(process, broker_id=MASTER_ID)
+    if store.replication.enable_remote_escape and (missing := _lacks_for_escapes(store, process)):
+        told = f"{file or 'broker.conf'}: enableRemoteEscape: it has no effect {missing}"
+        store = replace(store, warnings=(*store.warnings, told))
     access = read_settings(AccessSettings, texts, file)
     if access.acl_enable and not store.release.has_plain_acl:
         rule = (
@@ -426,3 +429,14 @@ def _check_member(found: Configuration, file: str | None) -> None:
     for name, is_broken, rule in rules:
         if is_broken:
             raise ConfigurationError(file, None, name, rule)
+
+
+def _lacks_for_escapes(store: StoreConfig, process: ProcessSettings) -> str | None:
+    """Why no slave stands in here for a master that is gone; None = one does."""
+    if store.mode.enable_controller_mode:
+        return "in controller mode"
+    if store.mode.enable_d_leger_commit_log:
+        return "in a DLedger group"
+    if not store.replication.enable_slave_acting_master:
+        return "without enableSlaveActingMaster"
+    return None if process.addresses else "without namesrvAddr"

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ from storage.names import MASTER_ID, address_text
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE
-from storage.tables.delay_progress import DELAYS_FILE, TIMER_CHECKPOINT_FILE, FollowedTimer
+from storage.tables.delay_progress import DELAYS_FILE, TIMER_CHECKPOINT_FILE, FollowedTimer, timer_checkpoint_path
 from storage.tables.document import DataVersion, integer, parse_document, section
 from storage.tables.masters import (
     COPIES,
@@ -47,6 +47,7 @@ from storage.tables.masters import (
     place_of_copy,
 )
 from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicTable
+from storage.transaction.progress import has_progress
 
 PERIOD_S = 10.0
 _CODES: Mapping[str, int] = {
@@ -295,6 +296,8 @@ class _Held(NamedTuple):
     own_end: int
     """The own log end at that time."""
     answers: Mapping[str, str]
+    own_delays: str | None
+    """The own offsets of the delay levels before the master was asked."""
 
 
 class StateCopies:
@@ -323,7 +326,8 @@ class StateCopies:
         self._follows = follows
         self._refused = refused
         self._held: _Held | None = None
-        self._has_settled = False
+        self._known: set[str] = set()
+        """Files with the master's progress that this store has had."""
         self._topics_until = 0
         """The log offset before which all topics have their entries, as far as the master had them."""
         self._has_topics = False
@@ -457,18 +461,19 @@ class StateCopies:
         return True
 
     def _hold(self) -> None:
-        place, own_end = self._master.place(), self._service.log_end
+        place, own_end, own_delays = self._master.place(), self._service.log_end, self._own_text(DELAYS_FILE)
         if place is None:
             return
         said = {name: self._said(name) for name in _OF_LOG if name in self._copies}
         bounds = self._master.bounds()  # requested last, so that all messages that the offsets count lie before its end
         if bounds is not None and self._master.place() == place:
             answers = {name: answer for name, answer in said.items() if answer is not None}
-            self._held = _Held(place, bounds[1], own_end, answers)
+            self._held = _Held(place, bounds[1], own_end, answers, own_delays)
 
     def _said(self, name: str) -> str | None:
+        """None = the master does not answer that; "" = it has no such file, because it has counted nothing yet."""
         try:
-            return self._master.state(name)
+            return self._master.state(name) or ""
         except ResponseError:
             if name not in _NOT_EVERYWHERE:
                 raise
@@ -478,19 +483,46 @@ class StateCopies:
         if self._master.place() not in (held.place, None):
             return  # the log may be another one's
         self._service.flush()  # what is stored outlives a power loss, so the log must, too
-        stored = [self._guarded(name, partial(self._store, name, answer)) for name, answer in held.answers.items()]
-        self._has_settled |= bool(stored) and all(stored)
+        answers = dict(held.answers)
+        if self._own_text(DELAYS_FILE) != held.own_delays:
+            # This store has delivered in the master's place since, so the master's older offsets would deliver that again.
+            answers.pop(DELAYS_FILE, None)
+        for name, answer in answers.items():
+            if not answer:
+                self._known.add(name)
+            else:
+                self._guarded(name, partial(self._store_of_log, name, answer))
+
+    def _store_of_log(self, name: str, answer: str) -> None:
+        self._store(name, answer)
+        self._known.add(name)
 
     @property
-    def knows_progress(self) -> bool:
-        """Whether the store has once had what the master said of its deliveries. Else all that the log holds would count as not
-        delivered. A master that has delivered nothing has no such file.
+    def held_for(self) -> int | None:
+        """The log end that the own log must have before what was answered counts; None = nothing waits."""
+        return None if self._held is None else self._held.end
+
+    def has_taken(self, names: Iterable[str]) -> bool:
+        """Whether these files were answered, and are stored."""
+        return self._known.issuperset(names)
+
+    def knows_progress(self, name: str) -> bool:
+        """Whether the store has once had what the master said in this file of its deliveries: delayOffset.json of the levels,
+        timercheck of the timer, consumerOffset.json of half messages. Else all that the log holds would count as not delivered.
         """
-        if not self._has_settled:
-            store = self._service.store
-            places = (place_of_copy(store.root, name) for name in (DELAYS_FILE, TIMER_CHECKPOINT_FILE))
-            self._has_settled = any(map(store.writer.file_system.exists, places))
-        return self._has_settled
+        if name not in self._known and self._had_progress(name):
+            self._known.add(name)
+        return name in self._known
+
+    def _had_progress(self, name: str) -> bool:
+        """The same, of an earlier process. A timer that has run here has no copy any more."""
+        store = self._service.store
+        if name == OFFSETS_FILE:
+            return has_progress(store)
+        places = {place_of_copy(store.root, name)}
+        if name == TIMER_CHECKPOINT_FILE:
+            places.add(timer_checkpoint_path(store.root))
+        return any(map(store.writer.file_system.exists, places))
 
     def _copy(self, name: str) -> None:
         service, end = self._service, self._service.log_end
@@ -504,6 +536,11 @@ class StateCopies:
             self._has_topics = True
             self._topics_until = min(end, service.log_end)
             note_copied_topics(service.store.writer.file_system, service.store.root, self._topics_until)
+
+    def _own_text(self, name: str) -> str | None:
+        store = self._service.store
+        own = store.writer.file_system.read_file(place_of_copy(store.root, name))
+        return None if own is None else own.decode(errors="replace")
 
     def _store(self, name: str, answer: str) -> None:
         store = self._service.store

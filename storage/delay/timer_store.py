@@ -139,10 +139,13 @@ Put = Callable[[InnerMessages], bool]
 """Puts messages elsewhere; False = not all are there. Then the same ones come again."""
 
 
-def deliver_timed(store: MessageStore, now_ms: int, put: Put | None = None) -> TimerReport:
+def deliver_timed(
+    store: MessageStore, now_ms: int, put: Put | None = None, saved: Callable[[], None] = lambda: None
+) -> TimerReport:
     """Deliver what the timer has due at `now_ms`; `store` is open for writing.
 
     With `put` messages go there, not into this store's log; the run ends at the first slots that it does not take completely.
+    `saved` is called when what `put` has taken since the last call does not come again: whole slots, which may be several puts.
     Does nothing if no message ever had a delivery time, or timerWheelEnable is false (as a broker). Raises StoreRefusedError
     for timer files that do not fit the configuration, StoreNotWritableError, OSError.
     """
@@ -151,7 +154,7 @@ def deliver_timed(store: MessageStore, now_ms: int, put: Put | None = None) -> T
     has_queue = store.max_offset(TIMER_TOPIC, 0) > 0
     if not timer.timer_wheel_enable or not (has_queue or files.exists(f"{store.root}/timerwheel")):
         return NOTHING_TIMED
-    run = _TimerRun(store, recover_timer(store, files), now_ms, put)
+    run = _TimerRun(store, recover_timer(store, files), now_ms, put, saved)
     try:
         with suppress(_NotPutError):
             run.catch_up()
@@ -168,9 +171,12 @@ class _NotPutError(Exception):
 class _TimerRun:
     """The timer between its opening and its last checkpoint."""
 
-    def __init__(self, store: MessageStore, found: RecoveredTimer, now_ms: int, put: Put | None = None) -> None:
+    def __init__(
+        self, store: MessageStore, found: RecoveredTimer, now_ms: int, put: Put | None, saved: Callable[[], None]
+    ) -> None:
         self.log = found.log
         self._put_elsewhere = put
+        self._saved = saved
         self._rolling: list[TimerRecords] = []
         self._store = store
         self._files = store.writer.file_system
@@ -313,6 +319,7 @@ class _TimerRun:
                 raise
             tick = int(group.ticks[-1]) + 1
             self._read_up_to(tick, **self._roll_on(tick))
+            self._saved()
         self._read_up_to(end_tick)
 
     def _read_up_to(self, tick: int, **place: int) -> None:

@@ -413,18 +413,26 @@ def _needs_answer(halves: Halves, actions: np.ndarray) -> np.ndarray:
 class OpenHalves(NamedTuple):
     """The first halves that wait for an end."""
 
-    messages: InnerMessages
-    """As they stand in the half topic."""
-    offsets: np.ndarray
-    """int64: the queue offset of each."""
+    halves: Halves
     end: int
     """The half offset once all are elsewhere."""
     ended: EndedHalves
     op_end: int
 
+    def round(self, store: MessageStore, start: int, max_halves: int) -> tuple[InnerMessages, np.ndarray, int]:
+        """Those from number `start` on, at most so many: the messages as they stand in the half topic, the queue offset of each
+        (int64), and the half offset once they are elsewhere. Raises OSError.
+        """
+        offsets, count = self.halves.queue_offsets, self.halves.row_count
+        rows = np.arange(start, min(start + max_halves, count))
+        parts = [messages for _, messages in messages_of(store, self.halves.take(rows))]
+        messages = InnerMessages.concat(parts) if parts else InnerMessages.of([])
+        after = start + len(rows)
+        return messages, offsets[rows], int(offsets[after]) if after < count else self.end
 
-def open_halves(store: MessageStore, now_ms: int, rules: CheckRules, max_halves: int) -> OpenHalves:
-    """The first halves without an end, at most so many, up to the first that is too young to be checked. Changes nothing.
+
+def open_halves(store: MessageStore, now_ms: int, rules: CheckRules) -> OpenHalves:
+    """The first halves without an end, of PASS_HALVES, up to the first that is too young to be checked. Changes nothing.
 
     Halves that name no topic are passed over: no broker can commit them. Java: TransactionalMessageServiceImpl.check with
     enableSlaveActingMaster, escapeMessage. Departures: Java takes those that are too young, too, whose producer may still end them
@@ -443,13 +451,8 @@ def open_halves(store: MessageStore, now_ms: int, rules: CheckRules, max_halves:
     waits = (actions != Action.SKIP) & (actions != Action.END)
     for offset in due.queue_offsets[waits & (due.real_queue_ids < 0)].tolist():
         _LOG.warning("the half message at queue offset %d names no topic: it is passed over", offset)
-    rows = np.flatnonzero(waits & (due.real_queue_ids >= 0))
-    if len(rows) > max_halves:
-        behind, rows = int(due.queue_offsets[rows[max_halves]]), rows[:max_halves]
-    chosen = due.take(rows)
-    parts = [messages for _, messages in messages_of(store, chosen)]
-    messages = InnerMessages.concat(parts) if parts else InnerMessages.of([])
-    return OpenHalves(messages, chosen.queue_offsets, behind, ended, op_end)
+    chosen = due.take(np.flatnonzero(waits & (due.real_queue_ids >= 0)))
+    return OpenHalves(chosen, behind, ended, op_end)
 
 
 def save_open_halves(store: MessageStore, halves: OpenHalves, half_offset: int, now_ms: int) -> None:

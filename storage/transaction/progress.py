@@ -35,6 +35,11 @@ def read_progress(store: MessageStore) -> TransactionProgress:
     return TransactionProgress(_position(store, table, HALF_TOPIC), _position(store, table, OP_TOPIC))
 
 
+def has_progress(store: MessageStore) -> bool:
+    """Whether the file names the offset of the half queue. Raises StateFileError."""
+    return _consumer_offsets(store).get(HALF_TOPIC, GROUP, QUEUE_ID) is not None
+
+
 def save_progress(store: MessageStore, progress: TransactionProgress, *, now_ms: int) -> None:
     """Save both, in one write; neither goes below the start that `read_progress` would give.
 

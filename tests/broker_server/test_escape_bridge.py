@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from spark_mq.broker_server.escape_bridge import Escapes, queues_elsewhere
+from spark_mq.broker_server.escape_bridge import PROGRESS_FILES, ROUND_MESSAGES, EscapeBridge, Escapes, queues_elsewhere
+from spark_mq.broker_server.name_servers import Group, Member
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.message import Message
@@ -20,9 +21,9 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.transaction_producer import TransactionProducer
-from spark_mq.remoting import MessageQueue
+from spark_mq.remoting import MessageQueue, RemotingCommand
 from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
-from storage import StoreConfig, open_store
+from storage import MessageStore, StoreConfig, open_store
 from storage.delay.schedule import read_plan
 from storage.epoch_times import current_time_ms
 from storage.format.record import TRANSACTION_PREPARED
@@ -30,7 +31,9 @@ from storage.format.record import Message as StoredMessage
 from storage.rules.delays import route_delayed
 from storage.rules.half_messages import HALF_TOPIC, TransactionState, half_message, op_messages
 from storage.rules.inner_messages import InnerMessage
+from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import DelayConfig, TransactionConfig
+from storage.transaction import check
 from storage.transaction.progress import read_progress
 from tests.broker_server.test_acting_master import ACTING
 from tests.broker_server.test_running_broker import running
@@ -125,6 +128,28 @@ def test_what_is_due_goes_to_another_master_and_is_delivered_once(tmp_path: Path
             assert (bodies(other, "Levels"), bodies(other, "Timed")) == (expected, expected)
 
 
+def test_a_slave_that_its_master_serves_puts_nothing_elsewhere(tmp_path: Path) -> None:
+    ports = free_ports(), free_ports()
+    with (
+        our_name_server(tmp_path, supportActingMaster="true") as names,
+        running(tmp_path / "b", ports[0], names.address, ESCAPES),
+        running(tmp_path / "s", ports[1], names.address, SLAVE) as slave,
+    ):
+        assert slave.following is not None
+        following = slave.following
+        assert following.follower.wait(lambda status: status.is_connected, 20)
+        wait_until(lambda: all(map(following.knows_progress, PROGRESS_FILES)), "all is known", 20)
+        assert slave.group is not None
+        slave.group.close()  # what a name server says without its tables comes from the test
+        slave._on_group(Group({1: slave.group.own.address}))
+        assert slave._stands_in
+        assert not any(map(slave._may_escape, PROGRESS_FILES))
+        following.follower.close()
+        assert all(map(slave._may_escape, PROGRESS_FILES))
+        slave._is_closing = True
+        assert not any(map(slave._may_escape, PROGRESS_FILES))
+
+
 class Bridge:
     """Takes messages as another broker does, up to a number; remembers them."""
 
@@ -132,8 +157,10 @@ class Bridge:
         self.acts = True
         self.room = 1_000
         self.found: list[InnerMessage] = []
+        self.is_held = self.was_held = False
 
     def put(self, message: InnerMessage) -> str | None:
+        self.was_held |= self.is_held
         if not self.room:
             return "there is no room"
         self.room -= 1
@@ -157,8 +184,14 @@ class Turns:
         )
         self.store = open_store(root, config=self.config, read_only=False, create=True, clock=lambda: self.now_ms)
         self.bridge = Bridge()
-        service = SimpleNamespace(store=self.store, exclusive=lambda: nullcontext(self.store))
-        self.escapes = Escapes(service, lambda: self.bridge)  # type: ignore[arg-type, return-value]
+        service = SimpleNamespace(store=self.store, exclusive=self.exclusive)
+        self.escapes = Escapes(service, lambda name: self.bridge)  # type: ignore[arg-type, return-value]
+
+    @contextmanager
+    def exclusive(self) -> Iterator[MessageStore]:
+        self.bridge.is_held = True
+        yield self.store
+        self.bridge.is_held = False
 
     def put(self, *messages: InnerMessage) -> None:
         for message in messages:
@@ -231,11 +264,63 @@ def test_a_half_goes_unless_it_is_ended_or_too_young(turns: Turns) -> None:
     assert (turns.bridge.take(), read_progress(turns.store)) == ([b"one", b"three"], (3, 1))
 
 
+def test_many_halves_are_looked_up_once(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 2 * ROUND_MESSAGES + 5
+    for number in range(count):
+        message = InnerMessage(topic="T", queue_id=1, body=b"%d" % number, properties={}, born_time_ms=turns.now_ms)
+        turns.put(half_message(message, "P"))
+    turns.now_ms += 7_000
+    reads = []
+    read = check.read_ended
+    monkeypatch.setattr(check, "read_ended", lambda *given: reads.append(given) or read(*given))
+    turns.escapes.send_halves(turns.now_ms)
+    assert turns.bridge.take() == [b"%d" % number for number in range(count)]
+    assert (read_progress(turns.store)[0], len(reads)) == (count, 1)
+
+
+def timed(turns: Turns, body: bytes, key: str | None = None) -> InnerMessage:
+    properties = {"UNIQ_KEY": key or body.decode(), "TIMER_DELIVER_MS": str(turns.now_ms + 5_000)}
+    message = InnerMessage(topic="T", queue_id=1, body=body, properties=properties)
+    return route_delayed(message, delays_ms=(), timer=turns.config.timer, now_ms=turns.now_ms)
+
+
+def test_messages_of_a_slot_of_several_puts_go_once_though_one_is_not_taken(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.delay.timer_store.PUT_ROWS", 2)
+    turns.put(*(timed(turns, body) for body in (b"a", b"b", b"c", b"d", b"e")))
+    turns.now_ms += 10_000
+    turns.bridge.room = 3
+    turns.escapes.deliver_timed(turns.now_ms)
+    assert turns.bridge.take() == [b"a", b"b", b"c"]
+    for room in (0, 0, 1, 9, 9):
+        turns.now_ms += 500
+        turns.bridge.room = room
+        turns.escapes.deliver_timed(turns.now_ms)
+    assert turns.bridge.take() == [b"d", b"e"]
+
+
+def test_of_messages_that_are_the_same_each_one_goes(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.delay.timer_store.PUT_ROWS", 2)
+    turns.put(*(timed(turns, b"a", "same") for _ in range(5)))
+    turns.now_ms += 10_000
+    for room in (3, 0, 1, 9, 9):
+        turns.bridge.room = room
+        turns.escapes.deliver_timed(turns.now_ms)
+        turns.now_ms += 500
+    assert turns.bridge.take() == [b"a"] * 5
+
+
+def test_no_message_is_sent_while_the_store_is_held(turns: Turns) -> None:
+    turns.put(timed(turns, b"a"), delayed(turns, 1, b"b"))
+    turns.now_ms += 10_000
+    turns.escapes.deliver_timed(turns.now_ms)
+    turns.escapes.deliver_levels(turns.now_ms)
+    assert (turns.bridge.take(), turns.bridge.was_held) == ([b"a", b"b"], False)
+
+
 def test_timed_messages_of_a_slot_go_once_though_one_is_not_taken(turns: Turns) -> None:
-    for body in (b"a", b"b", b"c"):
-        properties = {"UNIQ_KEY": body.decode(), "TIMER_DELIVER_MS": str(turns.now_ms + 5_000)}
-        message = InnerMessage(topic="T", queue_id=1, body=body, properties=properties)
-        turns.put(route_delayed(message, delays_ms=(), timer=turns.config.timer, now_ms=turns.now_ms))
+    turns.put(*(timed(turns, body) for body in (b"a", b"b", b"c")))
     turns.now_ms += 10_000
     turns.bridge.room = 2
     turns.escapes.deliver_timed(turns.now_ms)
@@ -246,6 +331,50 @@ def test_timed_messages_of_a_slot_go_once_though_one_is_not_taken(turns: Turns) 
     turns.now_ms += 1_000
     turns.escapes.deliver_timed(turns.now_ms)
     assert turns.bridge.take() == [b"c"]
+
+
+class Brokers:
+    """Other brokers: which of them refuse, and who was asked."""
+
+    def __init__(self) -> None:
+        self.refuse: set[str] = set()
+        self.asked: list[str] = []
+
+    async def invoke(self, address: str, *_: object) -> RemotingCommand:
+        self.asked.append(address)
+        return RemotingCommand(ResponseCode.SYSTEM_ERROR if address in self.refuse else ResponseCode.SUCCESS)
+
+    async def route(self, topic: str, *_: object) -> TopicRoute:
+        names = "b", "c", "d"
+        queues = tuple(
+            QueueData(broker_name=name, read_queue_count=2, write_queue_count=2, perm=6, topic_sys_flag=0)
+            for name in names
+        )
+        brokers = tuple(BrokerData(cluster="x", broker_name=name, broker_addresses={0: name}) for name in names)
+        return TopicRoute(topic, TopicRouteData(queue_datas=queues, broker_datas=brokers))
+
+
+def test_after_a_refusal_the_next_broker_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = 1_000_000
+    own = Member("x", "own", 1, "127.0.0.1:1")
+    bridge = EscapeBridge(own, ClientSettings(("127.0.0.1:1",)), lambda: True, steady=lambda: now_ms)
+    others = Brokers()
+    monkeypatch.setattr(bridge._client, "invoke", others.invoke)
+    monkeypatch.setattr(bridge._name_servers, "route", others.route)
+    message = InnerMessage(topic="T", queue_id=0, body=b"", properties={})
+    others.refuse = {"b", "c"}
+    found = []
+    for _ in range(8):
+        found.append(bridge.put(message) is None)
+        now_ms += 10
+    assert sorted(others.asked[: found.index(True)]) == ["b", "c"]
+    assert others.asked[found.index(True) :] == ["d"] * 6
+    others.refuse, others.asked = {"d"}, []
+    for _ in range(12):
+        bridge.put(message)
+        now_ms += 1_000
+    assert set(others.asked) == {"b", "c", "d"}, "those that refused are asked again later"
+    bridge.close()
 
 
 def test_the_queues_elsewhere_are_those_of_other_masters() -> None:

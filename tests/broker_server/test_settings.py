@@ -145,3 +145,21 @@ def test_a_broker_prints_what_apaches_prints_in_its_order() -> None:
     important = (VECTORS / "config" / "printed_important.txt").read_text().splitlines()
     assert [name for name in ours if name in IMPORTANT] == [*IDENTITY, *dict.fromkeys(important)]
     assert {name for name, value in theirs.items() if ours[name] != value} - OF_THE_MACHINE == OURS
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("namesrvAddr=n:9876\n", ["without enableSlaveActingMaster"]),
+        ("enableSlaveActingMaster=true\n", ["without namesrvAddr"]),
+        (
+            "enableSlaveActingMaster=true\nnamesrvAddr=n:9876\nenableControllerMode=true\ncontrollerAddr=n:9877\n",
+            ["in controller mode"],
+        ),
+        ("enableSlaveActingMaster=true\nnamesrvAddr=n:9876\n", []),
+    ],
+)
+def test_a_remote_escape_without_effect_is_named(text: str, said: list[str]) -> None:
+    content = f"brokerIP1=127.0.0.1\nenableRemoteEscape=true\n{text}".encode()
+    warnings = read_configuration(content, "broker.conf", {}).store.warnings
+    assert list(warnings) == [f"broker.conf: enableRemoteEscape: it has no effect {each}" for each in said]

@@ -6,14 +6,17 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark_mq.broker_server import state_copies
+from spark_mq.broker_server import name_servers, state_copies
+from spark_mq.broker_server.name_servers import Group, Member
 from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies, copies_of
 from spark_mq.client.errors import BrokerUnreachableError, ResponseError
 from spark_mq.client.settings import ClientSettings
 from storage import open_store
+from storage.delay.schedule import save_level
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
 from storage.ha.follower import open_following, promote
@@ -24,6 +27,7 @@ from storage.tables.consumer_groups import OFFSETS_FILE
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, FollowedTimer, read_followed_timer
 from storage.tables.masters import DELAYS_FILE, note_followed_master
 from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicQueueMappingTable, TopicTable
+from storage.transaction.progress import TransactionProgress, save_progress
 from tests.support.waiting import wait_until
 
 SAID = {
@@ -42,6 +46,8 @@ class Told(Master):
         self.address = "127.0.0.1:10911"
         self.asked: list[str] = []
         self.has_timer = True
+        self.failures = 0
+        """So many requests fail from now on."""
 
     def place(self) -> MasterPlace | None:
         return MasterPlace(self.address, "127.0.0.1:10912")
@@ -52,6 +58,9 @@ class Told(Master):
 
     def state(self, name: str) -> str | None:
         self.asked.append(name)
+        if self.failures:
+            self.failures -= 1
+            raise BrokerUnreachableError(self.address, "refused")
         if name == TIMER_CHECKPOINT_FILE and not self.has_timer:
             raise ResponseError(1, "The timer message store is null", self.address, "60")
         return json.dumps(SAID[name]) if name in SAID else None
@@ -81,14 +90,44 @@ def test_offsets_wait_for_the_log_that_they_count(tmp_path: Path, name: str) -> 
         append(service)
         master.end = service.log_end + 1
         copies.copy()
-        assert (stored(service, name), copies.knows_progress) == (None, False)
+        assert (stored(service, name), copies.knows_progress(name)) == (None, False)
         copies.copy()  # the later ones, which count more, take no turn from those that wait
         assert master.asked.count("bounds") == 1
         assert master.asked.index("bounds") > master.asked.index(name)
         append(service)
         copies.settle()
-        assert (stored(service, name), copies.knows_progress) == (SAID[name]["offsetTable"], True)
-        assert StateCopies(service, master).knows_progress, "also after a restart"
+        assert (stored(service, name), copies.knows_progress(name)) == (SAID[name]["offsetTable"], True)
+        if name == DELAYS_FILE:  # the other has no entry of half messages
+            assert StateCopies(service, master).knows_progress(name), "also after a restart"
+
+
+def test_what_one_file_says_tells_nothing_of_another(tmp_path: Path) -> None:
+    with copying(tmp_path / "store") as (service, master, copies):
+        files = DELAYS_FILE, OFFSETS_FILE, TIMER_CHECKPOINT_FILE
+        master.has_timer = False
+        copies.copy()
+        assert [copies.knows_progress(name) for name in files] == [True, True, False]
+        assert [StateCopies(service, master).knows_progress(name) for name in files] == [True, False, False]
+        master.has_timer = True
+        copies.copy()
+        assert copies.knows_progress(TIMER_CHECKPOINT_FILE)
+        assert StateCopies(service, master).knows_progress(TIMER_CHECKPOINT_FILE), "also after a restart"
+        save_progress(service.store, TransactionProgress(1, 1), now_ms=1)
+        assert StateCopies(service, master).knows_progress(OFFSETS_FILE)
+
+
+def test_an_old_answer_does_not_put_back_what_a_slave_has_delivered_since(tmp_path: Path) -> None:
+    with copying(tmp_path / "store") as (service, master, copies):
+        append(service)
+        master.end = service.log_end + 1
+        copies.copy()  # its offset 5 is held until the log is there
+        save_level(service.store, 1, 90, 1_000)
+        append(service)
+        copies.settle()
+        assert stored(service, DELAYS_FILE) == {"1": 90}
+        assert stored(service, OFFSETS_FILE) == SAID[OFFSETS_FILE]["offsetTable"]
+        copies.copy()
+        assert stored(service, DELAYS_FILE) == {"1": 5}, "a new answer counts"
 
 
 def test_offsets_of_another_master_are_dropped(tmp_path: Path) -> None:
@@ -335,3 +374,71 @@ def test_static_topics_come_with_the_topics(tmp_path: Path, monkeypatch: pytest.
         assert table is not None
         assert table.version.counter == 3
         assert table.mappings["S"].hosted_queues[0][0].queue_id == 1
+
+
+class Slaves:
+    """A group as name servers tell it, of one slave."""
+
+    own = Member("c", "b", 0, "h:1")
+
+    def __init__(self, *found: Group | None) -> None:
+        self.found = list(found)
+
+    def ask(self) -> Group | None:
+        return self.found.pop(0) if len(self.found) > 1 else self.found[0]
+
+
+def taken_back(
+    service: PutService, monkeypatch: pytest.MonkeyPatch, slave: Told, *found: Group | None, patience_s: float = 600.0
+) -> None:
+    monkeypatch.setattr(name_servers, "_TAKE_BACK_PAUSE_S", 0)
+    monkeypatch.setattr(name_servers, "_StandIn", lambda client, address: slave)
+    group: Any = Slaves(*found)
+    settings = ClientSettings(("127.0.0.1:1",))
+    name_servers.take_back(service, settings, group, takes_timer=True, patience_s=patience_s)
+
+
+GROUP = Group({0: "h:1", 1: "h:2"})
+
+
+def test_a_returned_master_asks_a_slave_again_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with copying(tmp_path / "store") as (service, slave, _):
+        append(service)
+        slave.end, slave.failures = service.log_end, 2
+        taken_back(service, monkeypatch, slave, None, GROUP)
+        assert (stored(service, DELAYS_FILE), slave.failures) == ({"1": 5}, 0)
+        assert read_followed_timer(LocalFileSystem(), service.store.root) == FollowedTimer(5_000, 2)
+
+
+@pytest.mark.parametrize(
+    ("failures", "ahead", "found", "said"),
+    [
+        (99, 0, GROUP, "what slave h:2 has delivered or noted meanwhile is not taken over"),
+        (0, 1, GROUP, "its log ends at"),
+        (0, 0, None, "no name server tells the slaves"),
+    ],
+)
+def test_a_returned_master_names_what_it_has_not_taken_over(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failures: int,
+    ahead: int,
+    found: Group | None,
+    said: str,
+) -> None:
+    with copying(tmp_path / "store") as (service, slave, _):
+        append(service)
+        slave.end, slave.failures = service.log_end + ahead, failures
+        taken_back(service, monkeypatch, slave, found, patience_s=600.0 if ahead else 0.0)
+        assert stored(service, DELAYS_FILE) is None
+        assert said in caplog.text
+
+
+def test_a_slave_that_went_away_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with copying(tmp_path / "store") as (service, slave, _):
+        slave.failures = 99
+        taken_back(service, monkeypatch, slave, GROUP, Group({0: "h:1"}))
+        assert slave.failures == 98
