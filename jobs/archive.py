@@ -179,7 +179,7 @@ def _keep_up(options: Archive, keep: Sequence[Any], table: ArchiveTable, report:
     upkeep = UpkeepReport()
     if keep:
         try:
-            drop_old_days(table, keep, upkeep, dry_run=options.dry_run)
+            drop_old_days(table, keep, upkeep, topics=options.is_meant(), dry_run=options.dry_run)
         except ArchiveConflictError:
             upkeep.conflicts += 1
     if options.compact:
