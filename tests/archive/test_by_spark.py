@@ -73,7 +73,6 @@ assert restore(["again", "--table", table, "--topic", "Topic", "--to", "Again", 
 rows = spark.read.format("spark_mq").option("path", "again").option("topic", "Again").load().collect()
 told["restored"] = sorted((row.queue_id, bytes(row.body).decode(), row.unique_key) for row in rows)
 
-import duckdb
 import polars
 from deltalake import DeltaTable
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,49 @@ def test_messages_that_expire_between_plan_and_task_are_read_from_the_table(tmp_
         story.store.delete_oldest_log_file()
     found = [row for split in splits for batch in split.read() for row in batch.to_pylist()]
     assert bodies(by_queue(found)) == story.all_bodies
+
+
+@pytest.mark.parametrize("columns", ["body", "kafka"])
+@pytest.mark.parametrize("tags", [None, frozenset({"odd"})])
+def test_messages_that_a_broker_passes_over_are_read_from_the_table(
+    columns: str, tags: frozenset[str] | None, tmp_path: Path
+) -> None:
+    """As Java does while it deletes a file of its log: it says neither that they are gone nor that they are there."""
+    story = Story(tmp_path, archives_all=True)
+    options = {**story.options, "columns": columns, "queueId": "0"} | ({"tags": "odd"} if tags else {})
+    (split,) = (split for split in splits_of(**options) if isinstance(split, LogSplit))
+    start, end = split.ranges[0]
+    name = "value" if columns == "kafka" else "body"
+    whole = [row[name].decode() for batch in split.read() for row in batch.to_pylist()]
+    assert whole == [body for body in story.sent[0][start:end] if not tags or story.sent[0].index(body) % 2]
+    for passed_over in (1, 4, end - start):
+        less = replace(split.inner, ranges=((start + passed_over, end),)) if passed_over < end - start else None
+        found = [
+            row[name].decode()
+            for batch in LogSplit(split.place, PassesOver(split.inner, less, split.inner.request), 0).read()
+            for row in batch.to_pylist()
+        ]
+        assert found == whole
+
+
+@dataclass(frozen=True)
+class PassesOver:
+    """A split of the log that reads what a shorter one has; None has nothing."""
+
+    whole: Any
+    less: Any
+    request: RowRequest
+
+    @property
+    def queue(self) -> Any:
+        return self.whole.queue
+
+    @property
+    def ranges(self) -> Any:
+        return self.whole.ranges
+
+    def read(self) -> Any:
+        return iter(()) if self.less is None else replace(self.less, request=self.request).read()
 
 
 def test_a_named_gap_is_loss_unless_that_is_tolerated(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class BrokerWorld:
         self.source = {"path": str(broker.store)} if by_path else {"nameServer": broker.name_server}
         self.sent: dict[tuple[int, int], str] = {}
         self._asked_at = 0.0
+        self.kept_files = KEPT_FILES
 
     def turn(self, random: Random) -> None:
         for _ in range(random.randrange(1, 40)):
@@ -66,7 +67,7 @@ class BrokerWorld:
     def expire(self) -> None:
         """The broker's retention goes by the time of a file's last change; request 329 has it work at once."""
         self._asked_at = time.monotonic()
-        for file in self.log_files[:-KEPT_FILES]:
+        for file in self.log_files[: -self.kept_files]:
             os.utime(file, (OLD_S, OLD_S))
         (answer,) = self._questions.ask(self._broker.address, [make_call(RequestCode.DELETE_EXPIRED_COMMITLOG)])
         answer.expect()
@@ -141,6 +142,7 @@ def test_killed_archivers_beside_a_broker_that_deletes_leave_every_message_once(
     for number in range(900):
         world.send(f"{number} " + "x" * 500)
     world.until_expired()
+    world.kept_files = 20
     found = hunt(tmp_path / "hunt", int(os.environ.get("KILLS", "12")), seed, world=world)
     print(found)
     assert found.wrong == []
