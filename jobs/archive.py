@@ -96,10 +96,7 @@ class Archive:
     ] = None
 
     def place(self) -> Place:
-        given = [text.partition("=") for text in self.storage or ()]
-        if any(not equals or not name for name, equals, _ in given):
-            raise OptionError("--storage", "expected NAME=VALUE")
-        return Place.of(self.table, {name: value for name, _, value in given})
+        return Place.given(self.table, self.storage)
 
     def schemas(self) -> dict[str, ValueSchema]:
         """Topic → the schema of its bodies. Raises OptionError, OSError."""

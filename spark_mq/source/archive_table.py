@@ -72,6 +72,18 @@ class Place(NamedTuple):
         where = absolute_path(plain_path(url))
         return cls(where.rstrip("/") or "/", tuple(sorted((storage or {}).items())))
 
+    @classmethod
+    def given(cls, url: str, storage: Sequence[str] | None) -> Place:
+        """By a command line's `--storage NAME=VALUE`. Raises OptionError."""
+        parts = [text.partition("=") for text in storage or ()]
+        if any(not equals or not name for name, equals, _ in parts):
+            raise OptionError("--storage", "expected NAME=VALUE")
+        return cls.of(url, {name: value for name, _, value in parts})
+
+    def __repr__(self) -> str:
+        """Without the values of storage options: they may be secrets, and tasks and plans are printed."""
+        return f"Place(url={self.url!r}, storage={[name for name, _ in self.storage]})"
+
     @property
     def is_local(self) -> bool:
         return "://" not in self.url

@@ -227,7 +227,7 @@ def test_messages_that_a_broker_passes_over_are_read_from_the_table(
         less = replace(split.inner, ranges=((start + passed_over, end),)) if passed_over < end - start else None
         found = [
             row[name].decode()
-            for batch in LogSplit(split.place, PassesOver(split.inner, less, split.inner.request), 0).read()
+            for batch in LogSplit(split.place, PassesOver(split.inner, less, split.inner.request), 0, 0).read()
             for row in batch.to_pylist()
         ]
         assert found == whole
