@@ -218,6 +218,8 @@ class ArchiveTable:
         self.place = place
         self._delta = delta
         self._lives: dict[QueueId, dict[int, Life]] | None = None
+        self._unread: dict[str, ArchiveError] = {}
+        """Topics with a file that must be opened and cannot be."""
         self._progress: dict[QueueId, Progress | None] = {}
         _refuse_features(place, delta)
 
@@ -249,7 +251,7 @@ class ArchiveTable:
         if self.version == before:
             return False
         _refuse_features(self.place, self._delta)
-        self._lives, self._progress = None, {}
+        self._lives, self._progress, self._unread = None, {}, {}
         return True
 
     # What it has
@@ -266,8 +268,13 @@ class ArchiveTable:
         return self._progress[queue]
 
     def lives(self, queue: QueueId) -> list[Life]:
-        """What the table has of the queue, oldest first; the newest is there even if it has no rows."""
+        """What the table has of the queue, oldest first; the newest is there even if it has no rows.
+
+        Raises ArchiveError where a file of its topic that must be opened is gone.
+        """
         found = dict(self._all().get(queue, {}))
+        if queue.topic in self._unread:
+            raise self._unread[queue.topic]
         progress = self.progress(queue)
         if progress is not None:
             newest = found.get(progress.incarnation, Life(queue, progress.incarnation, 0, (), ()))
@@ -278,6 +285,17 @@ class ArchiveTable:
         """The life that the archiver last saw; None of a queue that was never archived."""
         lives = self.lives(queue)
         return lives[-1] if lives else None
+
+    def unknown_rows(self, queue: QueueId) -> int | None:
+        """The newest incarnation of which the table has messages that the queue's progress does not know; None if there are none."""
+        progress = self.progress(queue)
+        incarnation, end = (-1, 0) if progress is None else progress
+        lives = [life for life in self.lives(queue) if life.parts]
+        if not lives or lives[-1].incarnation < incarnation:
+            return None
+        newest = lives[-1]
+        is_known = newest.incarnation == incarnation and max(part.end for part in newest.parts) <= end
+        return None if is_known else newest.incarnation
 
     def files(self) -> list[str]:
         """The paths of all files of the table, as its log has them."""
@@ -307,11 +325,14 @@ class ArchiveTable:
     def _parts(self) -> Iterator[Part | Gap]:
         for row in pa.table(self._delta.get_add_actions(flatten=True)).to_pylist():
             part = part_of(row)
-            if part is None:
-                yield from opened_parts(self.place, row["path"], row["partition.topic"], row["partition.day"],
-                                        row["size_bytes"])  # fmt: skip
-            else:
+            if part is not None:
                 yield part
+                continue
+            topic = row["partition.topic"]
+            try:
+                yield from opened_parts(self.place, row["path"], topic, row["partition.day"], row["size_bytes"])
+            except ArchiveError as error:
+                self._unread.setdefault(topic, error)
 
 
 def part_of(row: Mapping[str, Any]) -> Part | None:
