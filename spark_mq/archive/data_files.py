@@ -109,12 +109,14 @@ def _moment(time_ms: int) -> datetime:
     return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
-def topic_directory(topic: str) -> str:
-    """A topic's directory: its name for people, without what a path or a URL would read otherwise.
+def topic_name(topic: str) -> str:
+    """A topic's name for people, without what a path or a URL would read otherwise."""
+    return _NOT_A_NAME.sub("_", topic)
 
-    It begins with a letter: VACUUM leaves directories that begin with _ alone.
-    """
-    return "topic-" + _NOT_A_NAME.sub("_", topic)
+
+def topic_directory(topic: str) -> str:
+    """A topic's directory in a table. It begins with a letter: VACUUM leaves directories that begin with _ alone."""
+    return f"topic-{topic_name(topic)}"
 
 
 class _DataFile:

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from spark_mq.archive.commits import ArchiveConflictError
 from spark_mq.conditions import ArchiveError, DataLossError
-from spark_mq.source.archive_table import ArchiveTable, Loss, Place, delta_lake, open_delta
+from spark_mq.source.archive_table import ArchiveTable, Life, Loss, Place, delta_lake, open_delta
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.ranges import QueueRange, ranges_between
@@ -269,9 +269,7 @@ def _readable(table: ArchiveTable, window: Iterable[QueueRange]) -> tuple[list[R
         life = table.newest(piece.queue)
         if life is None:
             continue
-        losses = life.losses_between(piece.start, piece.end)
-        if unnamed := [str(loss) for loss in losses if not loss.is_named]:
-            raise DataLossError(*unnamed)
+        losses = named_losses(life, piece.start, piece.end)
         lost += losses
         whole = RestoreRange(piece.queue, life.incarnation, piece.start, piece.end)
         found += without(whole, [RestoreRange(piece.queue, life.incarnation, loss.start, loss.end) for loss in losses])
@@ -293,6 +291,14 @@ def window_of(options: SourceOptions) -> list[QueueRange]:
         return ranges_between(starts.offsets, ends.offsets)
     finally:
         cluster.close()
+
+
+def named_losses(life: Life, start: int, end: int) -> list[Loss]:
+    """What of [start, end) the table does not have. Raises DataLossError for what no gap names."""
+    losses = life.losses_between(start, end)
+    if unnamed := [str(loss) for loss in losses if not loss.is_named]:
+        raise DataLossError(*unnamed)
+    return losses
 
 
 def _unfinishable(table: ArchiveTable, plan: RestorePlan) -> str | None:
@@ -334,8 +340,8 @@ def one_a_queue(ranges: Sequence[RestoreRange]) -> list[list[RestoreRange]]:
     return groups
 
 
-def read_options(place: Place, plan: RestorePlan) -> dict[str, str]:
-    """Options of the source that read exactly the plan's messages."""
+def read_options(place: Place, plan: RestorePlan, *, passes_gaps: bool = False) -> dict[str, str]:
+    """Options of the source that read exactly the plan's messages; `passes_gaps` if its ranges have gaps."""
     brokers: dict[str, dict[str, RestoreRange]] = {}
     for each in plan.ranges:
         brokers.setdefault(each.queue.broker_name, {})[str(each.queue.queue_id)] = each
@@ -352,7 +358,7 @@ def read_options(place: Place, plan: RestorePlan) -> dict[str, str]:
         "assign": json.dumps({plan.topic: queues}),
         "startingOffsets": json.dumps({plan.topic: offsets["start"]}),
         "endingOffsets": json.dumps({plan.topic: offsets["end"]}),
-        "failOnDataLoss": "true",  # a plan has no gaps
+        "failOnDataLoss": str(not passes_gaps).lower(),
     }
     return options | ({"archiveStorage": json.dumps(dict(place.storage))} if place.storage else {})
 

@@ -285,6 +285,7 @@ def place_at(place: Place, part: Part, offset: int) -> RecordPlace | None:
     return None
 
 
+@lru_cache(maxsize=4096)  # a file never changes
 def last_record(place: Place, part: Part, before: int) -> tuple[int, RecordPlace] | None:
     """Offset and place of the last message of a part below an offset; None if it has none there."""
     start = before - 1 if before == part.end else part.start  # the part ends behind its last message

@@ -218,6 +218,8 @@ class ArchiveTable:
         self.place = place
         self._delta = delta
         self._lives: dict[QueueId, dict[int, Life]] | None = None
+        self._seen: dict[str, tuple[Part | Gap, ...]] = {}
+        """What each file has, by its path."""
         self._unread: dict[str, ArchiveError] = {}
         """Topics with a file that must be opened and cannot be."""
         self._progress: dict[QueueId, Progress | None] = {}
@@ -323,16 +325,22 @@ class ArchiveTable:
         return self._lives
 
     def _parts(self) -> Iterator[Part | Gap]:
-        for row in pa.table(self._delta.get_add_actions(flatten=True)).to_pylist():
-            part = part_of(row)
-            if part is not None:
-                yield part
-                continue
-            topic = row["partition.topic"]
+        """Of all files; those that an earlier look has seen are not looked at again, as files do not change."""
+        files = pa.table(self._delta.get_add_actions(flatten=True))
+        paths = files.column("path").to_pylist()
+        self._seen = {path: self._seen[path] for path in paths if path in self._seen}
+        for row in files.filter(pa.array([path not in self._seen for path in paths], pa.bool_())).to_pylist():
+            part, topic = part_of(row), row["partition.topic"]
             try:
-                yield from opened_parts(self.place, row["path"], topic, row["partition.day"], row["size_bytes"])
+                self._seen[row["path"]] = (
+                    opened_parts(self.place, row["path"], topic, row["partition.day"], row["size_bytes"])
+                    if part is None
+                    else (part,)
+                )
             except ArchiveError as error:
                 self._unread.setdefault(topic, error)
+        for found in self._seen.values():
+            yield from found
 
 
 def part_of(row: Mapping[str, Any]) -> Part | None:

@@ -20,6 +20,7 @@ from spark_mq.archive.verify import verify
 from spark_mq.source.archive_files import read_rows
 from spark_mq.source.archive_table import DROPPED, Part, Progress
 from spark_mq.source.offsets import QueueId
+from storage.epoch_times import current_time_ms
 from tests.support.store_builder import START_MS, StoreBuilder
 
 from .archived import archived, opened, rows_of, table_rows
@@ -171,6 +172,35 @@ def test_a_topic_whose_days_are_all_dropped_and_that_was_made_again_is_another_i
     assert (report.refused, report.new_lives) == ({}, [(QUEUE, 1)])
     assert [row["queue_offset"] for row in table_rows(table)] == list(range(count))
     assert opened(table).progress(QUEUE) == Progress(1, count)
+
+
+def test_a_file_that_queues_share_is_dropped_when_all_of_it_may_be(store: StoreBuilder, table: Path) -> None:
+    """Another tool may join a day's files; in queue 1 the day lies behind a younger one."""
+    for queue_id, day in ((0, 0), (1, 2), (1, 0), (0, 0)):
+        store.send("Topic", f"{queue_id}/{day}", queue_id=queue_id, store_time_ms=START_MS + day * DAY_MS)
+        archived(table, path=str(store.root))
+    assert kept(table, "Topic=2d", 4, dry_run=True).dropped_rows == {"Topic": 2}
+    opened(table).delta.optimize.compact()
+    assert kept(table, "Topic=2d", 4).dropped_rows == {}
+    assert kept(table, "Topic=1d", 9).dropped_rows == {"Topic": 4}
+    assert verify(opened(table)) == []
+
+
+def test_gaps_in_a_file_that_is_dropped_stay_named(tmp_path: Path, table: Path) -> None:
+    store, now_ms = StoreBuilder(tmp_path / "broker-a", log_file_size_bytes=2 << 10), current_time_ms()
+    for step in range(2):
+        for number in range(20):
+            store.send("Topic", f"{step}/{number}", store_time_ms=now_ms + number)
+        while step and len(store.log_files) > 1:
+            store.delete_oldest_log_file()
+        report = archived(table, path=str(store.root))
+    opened(table).delta.optimize.compact()
+    assert len(opened(table).files()) <= 2, "one of today, maybe one of tomorrow"
+    drop_old_days(opened(table), parse_keep("Topic=1d", "--keep"), UpkeepReport(), now_ms=now_ms + 9 * DAY_MS)
+    life = opened(table).newest(QUEUE)
+    assert life is not None
+    assert life.parts == ()
+    assert {gap for gap in life.gaps if gap.kind != DROPPED} == set(report.gaps)
 
 
 # Where files lie
