@@ -122,7 +122,8 @@ def run(
             [f"nothing done: another run restores the same: {error}"], is_busy=True, figures={"nothingDone": str(error)}
         )
     would = "would put back" if options.dry_run else "put back"
-    lines = [f"finished {done.finished} plans of earlier runs"] if done.finished else []
+    finished = "would finish" if options.dry_run else "finished"
+    lines = [f"{finished} {done.finished} plans of earlier runs"] if done.finished else []
     lines += [f"{would} queue {each.queue}: offsets [{each.start}, {each.end})" for each in done.ranges]
     lines += [f"gap: queue {gap.queue}, offsets [{gap.start}, {gap.end}) were never archived" for gap in done.gaps]
     figures = {

@@ -161,6 +161,7 @@ def restore_once(
     """
     report = RestoreReport()
     left, done = audit.plans()
+    report.finished = len(left) if dry_run else 0
     for plan in [] if dry_run else left:
         _refuse_other_lives(table, plan)
         write(plan)
