@@ -139,7 +139,8 @@ def run(
 
 def _told(done: RestoreReport, *, dry_run: bool) -> JobReport:
     would = "would put back" if dry_run else "put back"
-    lines = [f"finished {done.finished} plans of earlier runs"] if done.finished else []
+    finished = "would finish" if dry_run else "finished"
+    lines = [f"{finished} {done.finished} plans of earlier runs"] if done.finished else []
     lines += [f"{would} queue {each.queue}: offsets [{each.start}, {each.end})" for each in done.ranges]
     lines += [f"gap: {loss}" for loss in done.losses]
     lines += [

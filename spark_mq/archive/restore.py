@@ -233,12 +233,13 @@ def restore_once(
     """
     report = RestoreReport()
     left, done = audit.plans(makes=not dry_run)
-    for plan in [] if dry_run else left:
+    for plan in left:
         if (reason := _unfinishable(table, plan)) is not None:
             report.stuck[plan.plan_id] = reason
             continue
-        write(plan)
-        audit.note_restored(plan)
+        if not dry_run:
+            write(plan)
+            audit.note_restored(plan)
         report.finished += 1
     windows, report.losses = _readable(table, window_of(options))
     while True:
