@@ -305,6 +305,10 @@ class _Report:
         if options.vacuum is not None:
             self._lines.append(f"{would}deleted {len(done.deleted_files)} unused files")
             self._figures["deletedFiles"] = done.deleted_files
+        for topic, reason in done.unread.items():
+            self._lines.append(f"left: topic {topic}: {reason}")
+            self._figures["unreadTopics"] = done.unread
+            self._exit_code = 1
         if done.conflicts:
             self._lines.append(f"{done.conflicts} commits met another process's: run again for the rest")
             self._figures["upkeepConflicts"] = done.conflicts

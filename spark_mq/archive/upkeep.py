@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import NamedTuple
@@ -75,19 +75,30 @@ class UpkeepReport:
     dropped_rows: dict[str, int] = field(default_factory=dict)
     deleted_files: list[str] = field(default_factory=list)
     conflicts: int = 0
+    unread: dict[str, str] = field(default_factory=dict)
+    """Topics that were left, as one of their files cannot be read, and why."""
 
 
-def plan_joins(table: ArchiveTable, topics: Callable[[str], bool], small_bytes: int = SMALL_BYTES) -> list[Join]:
-    """Runs of neighbouring small files of a day. Files with rows of several queues, of other tools, are left."""
+def plan_joins(lives: Iterable[Life], place: Place, small_bytes: int = SMALL_BYTES) -> list[Join]:
+    """Runs of neighbouring small files of a day. Files with rows of several queues, of other tools, are left. Pure."""
+    found = []
+    for life in lives:
+        by_day: dict[date, list[Part]] = {}
+        for part in life.parts:
+            by_day.setdefault(part.day, []).append(part)
+        found += [Join(place, run) for parts in by_day.values() for run in _runs(parts, small_bytes)]
+    return found
+
+
+def lives_of(table: ArchiveTable, topics: Callable[[str], bool], report: UpkeepReport) -> list[Life]:
+    """All lives of the topics' queues; topics of which a file cannot be read are noted."""
     found = []
     for queue in table.queues():
-        if not topics(queue.topic):
-            continue
-        for life in table.lives(queue):
-            by_day: dict[date, list[Part]] = {}
-            for part in life.parts:
-                by_day.setdefault(part.day, []).append(part)
-            found += [Join(table.place, run) for parts in by_day.values() for run in _runs(parts, small_bytes)]
+        if topics(queue.topic):
+            try:
+                found += table.lives(queue)
+            except ArchiveError as error:
+                report.unread[queue.topic] = error.describe()
     return found
 
 
@@ -115,7 +126,7 @@ def compact(
     dry_run: bool = False,
 ) -> None:
     """Join small files. Raises ArchiveError where the new files do not have as many rows as the old ones; then nothing is committed."""
-    joins = plan_joins(table, topics, small_bytes)
+    joins = plan_joins(lives_of(table, topics, report), table.place, small_bytes)
     if dry_run:
         report.joined_files += sum(len(join.parts) for join in joins)
         report.into_files += len(joins)
@@ -190,7 +201,7 @@ def drop_old_days(
         rule = next((each for each in keep if each.pattern.fullmatch(topic)), None)
         if rule is not None:
             first_days[topic] = datetime.fromtimestamp((now - rule.time_ms) / 1000, UTC).date()
-    lives = [life for queue in table.queues() if queue.topic in first_days for life in table.lives(queue)]
+    lives = lives_of(table, first_days.__contains__, report)
     old, marks = _dropped(table, lives, first_days)
     if old and not dry_run:
         files = [write_gaps(table.place, topic, gaps) for topic, gaps in sorted(marks.items())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -207,6 +208,21 @@ def test_verify_names_a_missing_gap_file_and_goes_on(store: StoreBuilder, table:
     found = verify(opened(table))
     assert [each.kind for each in found] == [MISSING, UNREAD]
     assert all(path in each.text for each in found)
+
+
+def test_upkeep_leaves_a_topic_with_a_missing_file_and_names_it(
+    store: StoreBuilder, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = without_gap_file(store, table)
+    assert main(["--table", str(table), "--keep", ".*=1d", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["droppedRows"] == {"Other": 3}
+    assert path in told["unreadTopics"]["Topic"]
+    assert offsets_in_log(table, "Other") == []
+
+
+def offsets_in_log(table: Path, topic: str) -> list[str]:
+    return [path for path in opened(table).files() if path.startswith(f"topic-{topic}/2023")]
 
 
 def test_a_run_that_meets_others_all_the_time_says_so(
