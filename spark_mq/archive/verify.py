@@ -70,6 +70,9 @@ def _of_life(table: ArchiveTable, life: Life, gone: set[str]) -> Iterator[Findin
             yield Finding(MISSING, f"{part.path} has {len(rows)} rows of {whose}, and its statistics say {part.rows}")
         offsets.append(rows)
     if not offsets:
+        last = max((gap.end for gap in life.gaps), default=0)
+        if last < life.end:
+            yield Finding(UNNAMED, f"{whose}: offsets [{last}, {life.end}) are not there, and no gap names them")
         return
     there = np.sort(np.concatenate(offsets))
     steps = np.diff(there)

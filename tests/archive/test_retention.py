@@ -15,7 +15,7 @@ import pytest
 from jobs.archive import main
 from spark_mq.archive import upkeep
 from spark_mq.archive.commits import ArchiveConflictError
-from spark_mq.archive.upkeep import UpkeepReport, compact, drop_old_days, parse_keep, vacuum
+from spark_mq.archive.upkeep import UpkeepReport, compact, drop_old_days, parse_keep, replace_files, vacuum
 from spark_mq.archive.verify import verify
 from spark_mq.source.archive_files import read_rows
 from spark_mq.source.archive_table import DROPPED, Part, Progress
@@ -150,6 +150,7 @@ def test_a_queue_whose_days_are_all_dropped_goes_on(store: StoreBuilder, table: 
     by_days(store, table, "Topic")
     assert kept(table, "Topic=1d", 9).dropped_rows == {"Topic": 9}
     assert kept(table, "Topic=1d", 9).dropped_rows == {}
+    assert verify(opened(table)) == []
     assert archived(table, path=str(store.root)).commits == 0
     store.send("Topic", "late", store_time_ms=START_MS + 9 * DAY_MS)
     assert archived(table, path=str(store.root)).rows == {"Topic": 1}
@@ -201,6 +202,19 @@ def test_gaps_in_a_file_that_is_dropped_stay_named(tmp_path: Path, table: Path) 
     assert life is not None
     assert life.parts == ()
     assert {gap for gap in life.gaps if gap.kind != DROPPED} == set(report.gaps)
+
+
+def test_verify_names_a_queue_that_has_lost_all_files(tmp_path: Path, table: Path) -> None:
+    """By another tool: only the gap before its first message is left."""
+    store = StoreBuilder(tmp_path / "broker-a", log_file_size_bytes=2 << 10)
+    while len(store.log_files) < 3:
+        store.send("Topic", "x")
+    store.delete_oldest_log_file()
+    (gap,) = archived(table, path=str(store.root)).gaps
+    looked = opened(table)
+    replace_files(looked, list(looked.newest(QUEUE).parts), [], is_change=True)  # type: ignore[union-attr]
+    (found,) = verify(opened(table))
+    assert f"offsets [{gap.end}, {store.end('Topic')}) are not there, and no gap names them" in found.text
 
 
 # Where files lie
