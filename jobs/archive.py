@@ -76,6 +76,12 @@ class Archive:
             "--values", metavar="TOPIC=FILE", help="A typed table too, by a JSON Schema or an .avsc; may be repeated."
         ),
     ] = None
+    new_incarnation: Annotated[
+        bool,
+        typer.Option(
+            "--new-incarnation", help="Archive refused queues from their logs' beginning, as their next incarnations."
+        ),
+    ] = False
     compact: Annotated[bool, typer.Option("--compact", help="Join small files.")] = False
     keep: Annotated[
         str | None,
@@ -96,10 +102,7 @@ class Archive:
     ] = None
 
     def place(self) -> Place:
-        given = [text.partition("=") for text in self.storage or ()]
-        if any(not equals or not name for name, equals, _ in given):
-            raise OptionError("--storage", "expected NAME=VALUE")
-        return Place.of(self.table, {name: value for name, _, value in given})
+        return Place.given(self.table, self.storage)
 
     def schemas(self) -> dict[str, ValueSchema]:
         """Topic → the schema of its bodies. Raises OptionError, OSError."""
@@ -155,7 +158,7 @@ def run(
     if source is not None:
         tasks = _with_spark(write_task, options.master)
         done = archive_once(source, table, tasks, max_offsets=options.max_offsets, file_rows=options.file_rows,
-                            dry_run=options.dry_run)  # fmt: skip
+                            dry_run=options.dry_run, begins_anew=options.new_incarnation)  # fmt: skip
         report.add_archived(done, dry_run=options.dry_run)
     if schemas and not options.dry_run:
         _write_typed(options, schemas, table, report)
@@ -179,7 +182,7 @@ def _keep_up(options: Archive, keep: Sequence[Any], table: ArchiveTable, report:
     upkeep = UpkeepReport()
     if keep:
         try:
-            drop_old_days(table, keep, upkeep, dry_run=options.dry_run)
+            drop_old_days(table, keep, upkeep, topics=options.is_meant(), dry_run=options.dry_run)
         except ArchiveConflictError:
             upkeep.conflicts += 1
     if options.compact:
@@ -236,6 +239,7 @@ class _Report:
         self._figures: dict[str, object] = {}
         self._typed: dict[str, object] = {}
         self._is_idle = True
+        self._is_busy = False
         self._exit_code = 0
 
     def add_archived(self, done: ArchiveReport, *, dry_run: bool) -> None:
@@ -255,10 +259,13 @@ class _Report:
             )
         for queue, incarnation in done.new_lives:
             self._lines.append(
-                f"queue {queue} was deleted and made again: incarnation {incarnation}; what its topic had unarchived before is lost"
+                f"queue {queue} begins anew: incarnation {incarnation}; what its log had unarchived before is lost"
             )
         for queue, rule in done.refused.items():
             self._lines.append(f"refused: queue {queue}: {rule}")
+        if done.conflict is not None:
+            self._lines.append(f"another run archives the same: run again for the rest: {done.conflict}")
+            self._is_busy = True
         self._figures |= {
             "rows": dict(done.rows),
             "files": done.files,
@@ -298,6 +305,10 @@ class _Report:
         if options.vacuum is not None:
             self._lines.append(f"{would}deleted {len(done.deleted_files)} unused files")
             self._figures["deletedFiles"] = done.deleted_files
+        for topic, reason in done.unread.items():
+            self._lines.append(f"left: topic {topic}: {reason}")
+            self._figures["unreadTopics"] = done.unread
+            self._exit_code = 1
         if done.conflicts:
             self._lines.append(f"{done.conflicts} commits met another process's: run again for the rest")
             self._figures["upkeepConflicts"] = done.conflicts
@@ -313,7 +324,13 @@ class _Report:
 
     def made(self, table: ArchiveTable) -> JobReport:
         figures = {**self._figures, "version": table.version}
-        return JobReport(self._lines or ["nothing new"], self._exit_code, is_idle=self._is_idle, figures=figures)
+        return JobReport(
+            self._lines or ["nothing new"],
+            self._exit_code,
+            is_idle=self._is_idle,
+            is_busy=self._is_busy,
+            figures=figures,
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,8 +19,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobs.run import JobReport, Shared, run_job
-from spark_mq.archive.commits import ArchiveConflictError
-from spark_mq.archive.restore import COLUMNS, RestoreAudit, RestorePlan, read_options, restore_once
+from spark_mq.archive.restore import (
+    ANY_QUEUE,
+    COLUMNS,
+    KEEP_UNIQUE_KEY,
+    RestoreAudit,
+    RestorePlan,
+    RestoreReport,
+    read_options,
+    restore_once,
+    target_of,
+)
 from spark_mq.command_options import NO_CLUSTER, Connection
 from spark_mq.conditions import OptionError
 from spark_mq.source.archive_table import ArchiveTable, Place
@@ -94,10 +103,10 @@ def run(
     connection: Connection = NO_CLUSTER,
 ) -> JobReport:
     sink = _sink(shared, options, path, connection)
-    storage = dict(text.partition("=")[::2] for text in options.storage or ())
-    place, audit_place = Place.of(options.table, storage), Place.of(options.audit, storage)
+    place, audit_place = Place.given(options.table, options.storage), Place.given(options.audit, options.storage)
     topic = options.to or options.topic
-    target = f"{sink.get('path') or sink['nameServer']} {topic}"
+    target = target_of(sink, topic)
+    chosen = {KEEP_UNIQUE_KEY: options.keep_unique_key, ANY_QUEUE: options.any_queue}
     table = ArchiveTable.open(place)
     audit = RestoreAudit(audit_place, options.topic, target)
 
@@ -105,42 +114,64 @@ def run(
         from spark_mq.replay_audit import failures_in_one_line
         from spark_mq.session import build_session
 
+        settings = plan.settings.split(",")
         spark = build_session("spark_mq restore", master=options.master)
         reader = spark.read.format("spark_mq").options(**read_options(place, plan)).option("columns", COLUMNS)
         with failures_in_one_line(f"plan {plan.plan_id}"):
             rows: DataFrame = reader.load()
-            if options.any_queue:
+            if ANY_QUEUE in settings:
                 rows = rows.drop("queue_id")
             rows.write.format("spark_mq").mode("append").options(**sink).option("topic", topic).option(
-                "writeId", plan.plan_id
-            ).save()
+                KEEP_UNIQUE_KEY, KEEP_UNIQUE_KEY in settings
+            ).option("writeId", plan.plan_id).save()
 
-    try:
-        done = restore_once(options.window(place), table, audit, target, write, dry_run=options.dry_run)
-    except ArchiveConflictError as error:
-        return JobReport(
-            [f"nothing done: another run restores the same: {error}"], is_busy=True, figures={"nothingDone": str(error)}
-        )
-    would = "would put back" if options.dry_run else "put back"
-    lines = [f"finished {done.finished} plans of earlier runs"] if done.finished else []
+    done = restore_once(
+        options.window(place),
+        table,
+        audit,
+        target,
+        write,
+        settings=[name for name, is_chosen in chosen.items() if is_chosen],
+        dry_run=options.dry_run,
+    )
+    return _told(done, dry_run=options.dry_run)
+
+
+def _told(done: RestoreReport, *, dry_run: bool) -> JobReport:
+    would = "would put back" if dry_run else "put back"
+    finished = "would finish" if dry_run else "finished"
+    lines = [f"{finished} {done.finished} plans of earlier runs"] if done.finished else []
     lines += [f"{would} queue {each.queue}: offsets [{each.start}, {each.end})" for each in done.ranges]
-    lines += [f"gap: queue {gap.queue}, offsets [{gap.start}, {gap.end}) were never archived" for gap in done.gaps]
+    lines += [f"gap: {loss}" for loss in done.losses]
+    lines += [
+        f"left: plan {name} of an earlier run cannot be finished, and nothing says whether it was written: {reason}"
+        for name, reason in done.stuck.items()
+    ]
+    if done.conflict is not None:
+        lines.append(f"another run restores the same: run again for the rest: {done.conflict}")
     figures = {
         "finished": done.finished,
         "ranges": [[str(each.queue), each.incarnation, each.start, each.end] for each in done.ranges],
-        "gaps": [[str(gap.queue), gap.incarnation, gap.start, gap.end] for gap in done.gaps],
+        "gaps": [[str(loss.queue), loss.incarnation, loss.start, loss.end] for loss in done.losses],
+        "unfinishedPlans": done.stuck,
+        "conflict": done.conflict,
     }
-    return JobReport(lines or ["nothing to put back"], is_idle=not (done.finished or done.ranges), figures=figures)
+    return JobReport(
+        lines or ["nothing to put back"],
+        exit_code=1 if done.stuck else 0,
+        is_idle=not (done.finished or done.ranges),
+        is_busy=done.conflict is not None,
+        figures=figures,
+    )
 
 
 def _sink(shared: Shared, options: Restore, path: str | None, connection: Connection) -> dict[str, str]:
     """The sink's options. Raises OptionError."""
-    unique = {"keepUniqueKey": str(options.keep_unique_key).lower()}
     if not connection.is_chosen(path):
         if options.staging is not None:
             raise OptionError("--staging", "belongs to --name-server, and a store is named")
         conf = {} if shared.conf is None else {"conf": absolute_path(shared.conf)}
-        return {"path": absolute_path(path or ""), **conf, **unique}
+        return {"path": absolute_path(path or ""), **conf}
     if shared.conf is not None:
         raise OptionError("--conf", "is for stores: leave it away with --name-server")
     if options.staging is None:
@@ -149,7 +180,6 @@ def _sink(shared: Shared, options: Restore, path: str | None, connection: Connec
         **connection.cluster().to_options(),
         "stagingPath": absolute_path(options.staging),
         "guarantee": "exactlyOnce",
-        **unique,
     }
 
 

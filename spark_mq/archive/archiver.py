@@ -10,7 +10,9 @@ queues (`commits.py`). Nothing else keeps state: a run after a crash, on another
 A queue is archived from its progress on. Where its log begins behind that, the offsets between are a named gap, a row of the table in
 the same commit. Where another record stands at the place of the last archived one, the topic was deleted and made again: it goes on as
 the next incarnation, from its own beginning. That is said only where the queue's first record was stored later than the last archived
-one; else the log is older than the archive (a copy, a replica that is behind), and the queue is refused.
+one; else the log is older than the archive (a copy, a replica that is behind), or has lost messages that are archived, and the queue
+is refused. So is one of which the table has rows that its progress does not know. `begins_anew` archives such queues as their next
+incarnations. A queue that is refused, or in whose log a record is corrupt, holds up no other.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import pyarrow as pa
 
 from spark_mq.archive.commits import ArchiveConflictError, commit, wait_a_little
 from spark_mq.archive.data_files import LifeOfQueue, WrittenFile, write_gaps, write_messages
-from spark_mq.conditions import DataLossError
+from spark_mq.conditions import ArchiveError, DataLossError, SparkMqError
 from spark_mq.source.archive_table import EMPTY, EXPIRED, ArchiveTable, Gap, Place, Progress, last_place
 from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.options import SourceOptions
@@ -34,6 +36,7 @@ from spark_mq.source.query_cluster import Piece, QueryCluster, Split
 from spark_mq.source.ranges import QueueRange, ReadLimits, plan_end, split_ranges
 from spark_mq.source.rows import COLUMN_NAMES, RowRequest
 from spark_mq.source.selection import open_cluster, select_queues
+from storage.errors import CorruptRecordError
 
 MAX_OFFSETS = 4_000_000
 """Of a commit."""
@@ -56,10 +59,14 @@ class ArchiveTask(NamedTuple):
 
 
 class TaskResult(NamedTuple):
-    """What a task has written, and the offsets [start, end) of its split that had no message."""
+    """What a task has written, and the offsets [start, end) of its split that had no message.
+
+    Where a record is corrupt: the offset up to which all is written, and the error.
+    """
 
     files: list[WrittenFile]
     holes: list[tuple[int, int]]
+    stopped: tuple[int, str] | None = None
 
 
 RunTasks = Callable[[Sequence[ArchiveTask]], list[TaskResult]]
@@ -69,15 +76,27 @@ RunTasks = Callable[[Sequence[ArchiveTask]], list[TaskResult]]
 def write_task(task: ArchiveTask) -> TaskResult:
     """Read a split, and write what it has."""
     seen: list[np.ndarray] = []
+    corrupt: list[str] = []
 
     def watched() -> Iterator[pa.RecordBatch]:
-        for batch in task.split.read():
-            seen.append(np.asarray(batch.column("queue_offset")))
-            yield batch
+        try:
+            for batch in task.split.read():
+                seen.append(np.asarray(batch.column("queue_offset")))
+                yield batch
+        except SparkMqError as error:
+            if CorruptRecordError.condition not in str(error):
+                raise
+            corrupt.append(str(error).partition("\n")[0])
 
     files = write_messages(task.place, task.life, watched())
     offsets = np.concatenate(seen) if seen else np.zeros(0, np.int64)
-    return TaskResult(files, [hole for start, end in task.split.ranges for hole in holes_in(offsets, start, end)])
+    start, end = task.split.ranges[0][0], task.split.ranges[-1][1]
+    stopped = None
+    if corrupt:
+        end = int(offsets[-1]) + 1 if len(offsets) else start
+        stopped = end, corrupt[0]
+    ranges = [(low, min(high, end)) for low, high in task.split.ranges if low < end]
+    return TaskResult(files, [hole for low, high in ranges for hole in holes_in(offsets, low, high)], stopped)
 
 
 def holes_in(offsets: np.ndarray, start: int, end: int) -> list[tuple[int, int]]:
@@ -100,6 +119,8 @@ class QueueView(NamedTuple):
     last: tuple[int, RecordPlace] | None = None
     at_last: RecordPlace | None = None
     first: RecordPlace | None = None
+    unknown: int | None = None
+    """The newest incarnation of which the table has rows that `progress` does not know."""
 
 
 class QueuePlan(NamedTuple):
@@ -112,9 +133,20 @@ class QueuePlan(NamedTuple):
     refusal: str | None = None
 
 
-def plan_queue(view: QueueView) -> QueuePlan:
-    """Where a queue goes on. Pure."""
+def plan_queue(view: QueueView, *, begins_anew: bool = False) -> QueuePlan:
+    """Where a queue goes on; with `begins_anew` as its next incarnation where it would be refused. Pure."""
+    plan, minimum = _planned(view), view.minimum
+    if plan.refusal is None or not begins_anew:
+        return plan
+    return QueuePlan(plan.incarnation + 1, minimum, (0, minimum) if minimum else None, is_new_life=True)
+
+
+def _planned(view: QueueView) -> QueuePlan:
     minimum = view.minimum
+    if view.unknown is not None:
+        known = "none is archived" if view.progress is None else f"it is archived up to {view.progress.end}"
+        rule = f"the table has rows of it though by the table's log {known}: the table is a copy, or its log has lost transactions"
+        return QueuePlan(view.unknown, minimum, refusal=rule)
     if view.progress is None:
         return QueuePlan(0, minimum, (0, minimum) if minimum else None)
     incarnation, end = view.progress
@@ -166,6 +198,9 @@ class ArchiveReport:
     """Without a message in the log."""
     new_lives: list[tuple[QueueId, int]] = field(default_factory=list)
     refused: dict[QueueId, str] = field(default_factory=dict)
+    """Queues that cannot be archived, or no further, and why."""
+    conflict: str | None = None
+    """Why the run left the rest to another one."""
     left: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     """Of a dry run: what would be archived."""
 
@@ -184,6 +219,7 @@ def archive_once(
     max_offsets: int = MAX_OFFSETS,
     file_rows: int = FILE_ROWS,
     dry_run: bool = False,
+    begins_anew: bool = False,
     on_commit: Callable[[ArchiveReport], None] = lambda report: None,
 ) -> ArchiveReport:
     """Archive what there is when it starts, and end. `options` say of which topics and where.
@@ -195,13 +231,14 @@ def archive_once(
     try:
         queues = select_queues(cluster, options)
         frozen = {queue: max(cluster.bounds(queue)) for queue in queues}
+        corrupt: dict[QueueId, str] = {}
         tries = looks = 0
         while True:
-            report.refused.clear()
-            planned = _plan(cluster, table, frozen, report, ReadLimits(max_offsets=max_offsets))
-            if (
-                report.refused and looks < _LOOKS
-            ):  # the table may know messages that came after our last look at the brokers
+            limits = ReadLimits(max_offsets=max_offsets)
+            is_last_look = looks >= _LOOKS
+            planned, refused = _plan(cluster, table, frozen, limits, begins_anew=begins_anew and is_last_look)
+            report.refused = refused | corrupt
+            if refused and not is_last_look:  # the table may know messages that came after our last look at the brokers
                 looks += 1
                 time.sleep(_LOOK_S)
                 cluster.refresh()
@@ -209,23 +246,31 @@ def archive_once(
             if dry_run:
                 report.left = {queue: (start, planned.ends[queue]) for queue, start in planned.starts.items()}
                 report.gaps = _gaps(planned)
-            if dry_run or not _has_work(planned, table):
+            if dry_run or not _moving(planned):
                 return report
             try:
-                files, gaps = _write(cluster, table, planned, run_tasks, file_rows)
-                report.version = commit(table, files, _progress(planned))
+                written = _write(cluster, table, planned, run_tasks, file_rows)
+                planned = planned._replace(ends=written.ends)
+                if _moving(planned):
+                    report.version = commit(table, written.files, _progress(planned))
             except (ArchiveConflictError, DataLossError) as error:
                 tries += 1
-                if tries == _TRIES:
+                if tries == _TRIES and isinstance(error, DataLossError):
                     raise
+                if tries == _TRIES:
+                    report.conflict = str(error)
+                    return report
                 report.conflicts += isinstance(error, ArchiveConflictError)
                 wait_a_little(tries)
                 table.refresh()
                 cluster.refresh()
                 continue
             tries = 0
-            _note(report, planned, files, gaps)
-            on_commit(report)
+            corrupt |= written.corrupt
+            frozen = {queue: end for queue, end in frozen.items() if queue not in corrupt}
+            if _moving(planned):
+                _note(report, planned, written.files, written.gaps)
+                on_commit(report)
             cluster.refresh()
     finally:
         cluster.close()
@@ -235,25 +280,32 @@ def _plan(
     cluster: QueryCluster,
     table: ArchiveTable,
     frozen: Mapping[QueueId, int],
-    report: ArchiveReport,
     limits: ReadLimits,
-) -> _Round:
-    plans, starts, ends = {}, {}, {}
+    *,
+    begins_anew: bool,
+) -> tuple[_Round, dict[QueueId, str]]:
+    """The round, and the queues that are refused."""
+    plans, starts, ends, refused = {}, {}, {}, {}
     for queue in frozen:
-        plan = plan_queue(_view(cluster, table, queue))
+        try:
+            plan = plan_queue(_view(cluster, table, queue), begins_anew=begins_anew)
+        except ArchiveError as error:  # a file of its topic is gone
+            refused[queue] = error.describe()
+            continue
         if plan.refusal is not None:
-            report.refused[queue] = plan.refusal
+            refused[queue] = plan.refusal
             continue
         plans[queue], starts[queue] = plan, plan.start
         ends[queue] = max(plan.start, min(frozen[queue], max(cluster.bounds(queue))))
-    return _Round(starts, plan_end(starts, ends, limits, cluster), plans)
+    return _Round(starts, plan_end(starts, ends, limits, cluster), plans), refused
 
 
 def _view(cluster: QueryCluster, table: ArchiveTable, queue: QueueId) -> QueueView:
     minimum, maximum = cluster.bounds(queue)
     progress = table.progress(queue)
-    if progress is None:
-        return QueueView(minimum, maximum, None)
+    unknown = table.unknown_rows(queue)
+    if progress is None or unknown is not None:
+        return QueueView(minimum, maximum, progress, unknown=unknown)
     life = table.newest(queue)
     last = None if life is None else last_place(table.place, life, max(minimum, maximum))
     at_last = None
@@ -275,13 +327,6 @@ def _first_record(cluster: QueryCluster, queue: QueueId, minimum: int, maximum: 
     return None
 
 
-def _has_work(planned: _Round, table: ArchiveTable) -> bool:
-    return any(
-        planned.ends[queue] > planned.starts[queue] or plan.gap is not None or plan.is_new_life
-        for queue, plan in planned.plans.items()
-    ) and bool(_progress(planned))
-
-
 def _moving(planned: _Round) -> list[QueueId]:
     return [
         queue
@@ -298,9 +343,17 @@ def _gaps(planned: _Round) -> list[Gap]:
     return [Gap(queue, plan.incarnation, *plan.gap) for queue, plan in planned.plans.items() if plan.gap is not None]
 
 
+class _Written(NamedTuple):
+    files: list[WrittenFile]
+    gaps: list[Gap]
+    ends: dict[QueueId, int]
+    """Up to which offsets; less than was planned where a record is corrupt."""
+    corrupt: dict[QueueId, str]
+
+
 def _write(
     cluster: QueryCluster, table: ArchiveTable, planned: _Round, run_tasks: RunTasks, file_rows: int
-) -> tuple[list[WrittenFile], list[Gap]]:
+) -> _Written:
     ranges = [QueueRange(queue, planned.starts[queue], planned.ends[queue]) for queue in sorted(planned.ends)]
     pieces = split_ranges([each for each in ranges if each.size > 0], None, file_rows)
     tasks = [
@@ -312,14 +365,19 @@ def _write(
         for piece in pieces
     ]
     results = run_tasks(tasks) if tasks else []
-    gaps = _gaps(planned)
+    written = _Written([], _gaps(planned), dict(planned.ends), {})
     for piece, result in zip(pieces, results, strict=True):
-        gaps += _judged(cluster, piece.queue, planned.plans[piece.queue].incarnation, result.holes)
+        if piece.queue in written.corrupt:  # what comes behind a corrupt record waits
+            continue
+        if result.stopped is not None:
+            written.ends[piece.queue], written.corrupt[piece.queue] = result.stopped
+        written.files.extend(result.files)
+        written.gaps.extend(_judged(cluster, piece.queue, planned.plans[piece.queue].incarnation, result.holes))
     by_topic: dict[str, list[Gap]] = {}
-    for gap in gaps:
+    for gap in written.gaps:
         by_topic.setdefault(gap.queue.topic, []).append(gap)
-    files = [file for result in results for file in result.files]
-    return [*files, *(write_gaps(table.place, topic, some) for topic, some in sorted(by_topic.items()))], gaps
+    written.files.extend(write_gaps(table.place, topic, some) for topic, some in sorted(by_topic.items()))
+    return written
 
 
 def _judged(cluster: QueryCluster, queue: QueueId, incarnation: int, holes: Iterable[tuple[int, int]]) -> Iterator[Gap]:

@@ -92,6 +92,8 @@ def write_gaps(place: Place, topic: str, gaps: Iterable[Gap]) -> WrittenFile:
         INCARNATION: [gap.incarnation for gap in listed],
         GAP_END: [gap.end for gap in listed],
         GAP_KIND: [gap.kind for gap in listed],
+        "commitlog_offset": [None if gap.last is None else gap.last[0] for gap in listed],
+        "store_timestamp": [None if gap.last is None else _moment(gap.last[1]) for gap in listed],
     }.items():
         columns[name] = pa.array(values, FILE_SCHEMA.field(name).type)
     file = _DataFile(place, topic, datetime.fromtimestamp(current_time_ms() / 1000, UTC).date().isoformat())
@@ -103,9 +105,18 @@ def write_gaps(place: Place, topic: str, gaps: Iterable[Gap]) -> WrittenFile:
         raise
 
 
-def topic_directory(topic: str) -> str:
-    """A topic's directory: its name for people, without what a path or a URL would read otherwise."""
+def _moment(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def topic_name(topic: str) -> str:
+    """A topic's name for people, without what a path or a URL would read otherwise."""
     return _NOT_A_NAME.sub("_", topic)
+
+
+def topic_directory(topic: str) -> str:
+    """A topic's directory in a table. It begins with a letter: VACUUM leaves directories that begin with _ alone."""
+    return f"topic-{topic_name(topic)}"
 
 
 class _DataFile:

@@ -17,8 +17,8 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from spark_mq.archive.commits import ArchiveConflictError
-from spark_mq.archive.data_files import topic_directory
-from spark_mq.archive.restore import RestorePlan, RestoreRange, read_options
+from spark_mq.archive.data_files import topic_name
+from spark_mq.archive.restore import RestorePlan, RestoreRange, named_losses, read_options
 from spark_mq.conditions import ArchiveError, OptionError
 from spark_mq.source.archive_files import file_system
 from spark_mq.source.archive_table import ArchiveTable, Place, Progress, delta_lake, open_delta
@@ -55,7 +55,7 @@ class TypedReport:
 
 def typed_place(archive: Place, topic: str) -> Place:
     """The place of a topic's typed table: the archive's with `-values/TOPIC` behind it."""
-    return archive._replace(url=f"{archive.url}-values/{topic_directory(topic)}")
+    return archive._replace(url=f"{archive.url}-values/{topic_name(topic)}")
 
 
 def progress_name(queue: QueueId) -> str:
@@ -66,7 +66,8 @@ def write_typed(spark: SparkSession, table: ArchiveTable, topic: str, parse: Any
     """Write what is archived of a topic and not typed yet. `parse` gives a frame of messages the columns `value` and `value_error`;
     `fields` are those of `value`.
 
-    Raises OptionError where a field has another type than the table's column, ArchiveError where a commit fails.
+    Raises OptionError where a field has another type than the table's column, ArchiveError where a commit fails, DataLossError for what
+    the archive lacks though no gap names it.
     """
     place = typed_place(table.place, topic)
     delta, new_fields = _open_or_make(place, fields)
@@ -79,12 +80,13 @@ def write_typed(spark: SparkSession, table: ArchiveTable, topic: str, parse: Any
         done = Progress(-1, 0) if version is None else Progress.decoded(version)
         start = max(done.end, life.start) if done.incarnation == life.incarnation else life.start
         if start < life.end:
+            named_losses(life, start, life.end)
             ranges.append(RestoreRange(queue, life.incarnation, start, life.end))
             moves[queue] = Progress(life.incarnation, life.end)
     if not ranges:
         return TypedReport(topic, new_fields=new_fields)
     plan = RestorePlan("", topic, "", tuple(ranges))
-    messages = spark.read.format("spark_mq").options(**read_options(table.place, plan))
+    messages = spark.read.format("spark_mq").options(**read_options(table.place, plan, passes_gaps=True))
     rows = _rows(parse(messages.option("columns", ",".join([*OWN.values(), "body"])).load()), ranges, fields)
     directory = f"data-{uuid.uuid4().hex}"
     rows.write.parquet(f"{place.url}/{directory}")

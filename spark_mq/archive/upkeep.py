@@ -11,17 +11,19 @@ A reader that planned before a commit has the removed files until VACUUM deletes
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import NamedTuple
 
 from spark_mq.archive.commits import ArchiveConflictError, wait_a_little
-from spark_mq.archive.data_files import LifeOfQueue, WrittenFile, write_messages
+from spark_mq.archive.data_files import LifeOfQueue, WrittenFile, write_gaps, write_messages
 from spark_mq.conditions import ArchiveError, OptionError
 from spark_mq.options import parse_duration_ms
 from spark_mq.source.archive_files import read_rows
 from spark_mq.source.archive_table import (
+    DROPPED,
     FILE_SCHEMA,
     GAP_END,
     GAP_KIND,
@@ -29,8 +31,12 @@ from spark_mq.source.archive_table import (
     KEY_COUNT,
     PARTITIONED_BY,
     ArchiveTable,
+    Gap,
+    Life,
     Part,
     Place,
+    last_place,
+    opened_parts,
 )
 from storage.epoch_times import current_time_ms
 
@@ -69,19 +75,30 @@ class UpkeepReport:
     dropped_rows: dict[str, int] = field(default_factory=dict)
     deleted_files: list[str] = field(default_factory=list)
     conflicts: int = 0
+    unread: dict[str, str] = field(default_factory=dict)
+    """Topics that were left, as one of their files cannot be read, and why."""
 
 
-def plan_joins(table: ArchiveTable, topics: Callable[[str], bool], small_bytes: int = SMALL_BYTES) -> list[Join]:
-    """Runs of neighbouring small files of a day. Files with rows of several queues, of other tools, are left."""
+def plan_joins(lives: Iterable[Life], place: Place, small_bytes: int = SMALL_BYTES) -> list[Join]:
+    """Runs of neighbouring small files of a day. Files with rows of several queues, of other tools, are left. Pure."""
+    found = []
+    for life in lives:
+        by_day: dict[date, list[Part]] = {}
+        for part in life.parts:
+            by_day.setdefault(part.day, []).append(part)
+        found += [Join(place, run) for parts in by_day.values() for run in _runs(parts, small_bytes)]
+    return found
+
+
+def lives_of(table: ArchiveTable, topics: Callable[[str], bool], report: UpkeepReport) -> list[Life]:
+    """All lives of the topics' queues; topics of which a file cannot be read are noted."""
     found = []
     for queue in table.queues():
-        if not topics(queue.topic):
-            continue
-        for life in table.lives(queue):
-            by_day: dict[date, list[Part]] = {}
-            for part in life.parts:
-                by_day.setdefault(part.day, []).append(part)
-            found += [Join(table.place, run) for parts in by_day.values() for run in _runs(parts, small_bytes)]
+        if topics(queue.topic):
+            try:
+                found += table.lives(queue)
+            except ArchiveError as error:
+                report.unread[queue.topic] = error.describe()
     return found
 
 
@@ -109,7 +126,7 @@ def compact(
     dry_run: bool = False,
 ) -> None:
     """Join small files. Raises ArchiveError where the new files do not have as many rows as the old ones; then nothing is committed."""
-    joins = plan_joins(table, topics, small_bytes)
+    joins = plan_joins(lives_of(table, topics, report), table.place, small_bytes)
     if dry_run:
         report.joined_files += sum(len(join.parts) for join in joins)
         report.into_files += len(joins)
@@ -165,25 +182,80 @@ def parse_keep(text: str, option: str) -> list[Keep]:
 
 
 def drop_old_days(
-    table: ArchiveTable, keep: Sequence[Keep], report: UpkeepReport, *, now_ms: int | None = None, dry_run: bool = False
+    table: ArchiveTable,
+    keep: Sequence[Keep],
+    report: UpkeepReport,
+    *,
+    topics: Callable[[str], bool] = lambda topic: True,
+    now_ms: int | None = None,
+    dry_run: bool = False,
 ) -> None:
-    """Remove the files of days all of whose messages are older than their topic is kept."""
+    """Remove the files of days all of whose messages are older than their topic is kept. Raises ArchiveConflictError.
+
+    A queue loses them from its front, as its log does: an old day behind a younger one (a clock went back) waits for that. Where a
+    queue's newest life has none left, a row says where its last message was: by that the archiver knows whether the log is the same.
+    """
     now = current_time_ms() if now_ms is None else now_ms
-    old: dict[str, Part] = {}
-    for queue in table.queues():
-        rule = next((each for each in keep if each.pattern.fullmatch(queue.topic)), None)
-        if rule is None:
-            continue
-        first_kept = datetime.fromtimestamp((now - rule.time_ms) / 1000, UTC).date()
-        for life in table.lives(queue):
-            for part in life.parts:
-                if part.day < first_kept:
-                    old[part.path] = part
-                    report.dropped_rows[queue.topic] = report.dropped_rows.get(queue.topic, 0) + part.rows
-    for part in old.values():
-        report.dropped_files[part.queue.topic] = report.dropped_files.get(part.queue.topic, 0) + 1
+    first_days: dict[str, date] = {}
+    for topic in {queue.topic for queue in table.queues() if topics(queue.topic)}:
+        rule = next((each for each in keep if each.pattern.fullmatch(topic)), None)
+        if rule is not None:
+            first_days[topic] = datetime.fromtimestamp((now - rule.time_ms) / 1000, UTC).date()
+    lives = lives_of(table, first_days.__contains__, report)
+    old, marks = _dropped(table, lives, first_days)
     if old and not dry_run:
-        replace_files(table, list(old.values()), [], is_change=True)
+        files = [write_gaps(table.place, topic, gaps) for topic, gaps in sorted(marks.items())]
+        replace_files(table, list({part.path: part for part in old}.values()), files, is_change=True)
+    for topic, paths in Counter(topic for topic, _ in {(part.queue.topic, part.path) for part in old}).items():
+        report.dropped_files[topic] = report.dropped_files.get(topic, 0) + paths
+        report.dropped_rows[topic] = report.dropped_rows.get(topic, 0) + sum(
+            part.rows for part in old if part.queue.topic == topic
+        )
+
+
+def _dropped(
+    table: ArchiveTable, lives: Sequence[Life], first_days: Mapping[str, date]
+) -> tuple[list[Part], dict[str, list[Gap]]]:
+    """The parts whose files go, and by topic the gaps that must be named then. A file of several queues goes when all of it may go."""
+    held: set[str] = set()
+    while True:
+        by_life = [_front_before(life.parts, first_days[life.queue.topic], held) for life in lives]
+        old = {part for parts in by_life for part in parts}
+        shared = {part.path: part for part in old if not part.is_alone}
+        inside = {
+            path: opened_parts(table.place, path, part.queue.topic, part.day, part.size_bytes)
+            for path, part in shared.items()
+        }
+        kept = {
+            path for path, found in inside.items() if any(isinstance(one, Part) and one not in old for one in found)
+        }
+        if not kept:
+            break
+        held |= kept
+    marks: dict[str, list[Gap]] = {}
+    for found in inside.values():
+        for one in found:
+            if isinstance(one, Gap):
+                marks.setdefault(one.queue.topic, []).append(one)
+    for life, parts in zip(lives, by_life, strict=True):
+        newest = table.newest(life.queue)
+        if newest is not None and life.incarnation == newest.incarnation and parts and len(parts) == len(life.parts):
+            if (last := last_place(table.place, life)) is None:
+                rule = f"the files of queue {life.queue} have none of the messages that the table's log names"
+                raise ArchiveError(table.place.url, rule)
+            gap = Gap(life.queue, life.incarnation, life.start, last[0] + 1, DROPPED, last[1])
+            marks.setdefault(life.queue.topic, []).append(gap)
+    return sorted(old), marks
+
+
+def _front_before(parts: Sequence[Part], day: date, held: Collection[str]) -> list[Part]:
+    """The parts of older days that begin before all of younger days and of held files. Pure."""
+    first_kept = min((part.start for part in parts if part.day >= day or part.path in held), default=None)
+    return [
+        part
+        for part in parts
+        if part.day < day and part.path not in held and (first_kept is None or part.start < first_kept)
+    ]
 
 
 def replace_files(table: ArchiveTable, old: Sequence[Part], new: Sequence[WrittenFile], *, is_change: bool) -> None:

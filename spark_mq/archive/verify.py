@@ -13,7 +13,7 @@ from spark_mq.conditions import ArchiveError
 from spark_mq.source.archive_files import file_system, read_rows
 from spark_mq.source.archive_table import ArchiveTable, Gap, Life
 
-MISSING, DOUBLED, UNNAMED = "missing file", "doubled row", "unnamed gap"
+MISSING, DOUBLED, UNNAMED, UNREAD = "missing file", "doubled row", "unnamed gap", "unread queue"
 _SHOWN = 20
 
 
@@ -30,7 +30,12 @@ def verify(table: ArchiveTable, topics: Callable[[str], bool] = lambda topic: Tr
     gone = {finding.text.partition(" ")[0] for finding in found}
     for queue in table.queues():
         if topics(queue.topic):
-            for life in table.lives(queue):
+            try:
+                lives = table.lives(queue)
+            except ArchiveError as error:
+                found.append(Finding(UNREAD, f"queue {queue} cannot be checked: {error.describe()}"))
+                continue
+            for life in lives:
                 found += _of_life(table, life, gone)
     return found
 
@@ -65,6 +70,9 @@ def _of_life(table: ArchiveTable, life: Life, gone: set[str]) -> Iterator[Findin
             yield Finding(MISSING, f"{part.path} has {len(rows)} rows of {whose}, and its statistics say {part.rows}")
         offsets.append(rows)
     if not offsets:
+        last = max((gap.end for gap in life.gaps), default=0)
+        if last < life.end:
+            yield Finding(UNNAMED, f"{whose}: offsets [{last}, {life.end}) are not there, and no gap names them")
         return
     there = np.sort(np.concatenate(offsets))
     steps = np.diff(there)

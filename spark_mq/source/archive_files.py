@@ -178,36 +178,41 @@ def _rows_of_part(
 ) -> Iterator[pa.RecordBatch]:
     with open_file(place, part.path) as file:
         there = set(file.schema_arrow.names)
-        offsets_at = file.schema_arrow.names.index("queue_offset")
-        last = -1
-        for number in range(file.num_row_groups):
-            bounds = _bounds(file, number, offsets_at)
-            if bounds is not None and (bounds[0] >= end or bounds[1] < start):
+        wanted = [name for name in dict.fromkeys([*names, *_OF_QUEUES]) if name in there]
+        for groups in _in_order(file, start, end):
+            of_key = [number for number in groups if key is None or _has_key(file, number, key)]
+            if not of_key:
                 continue
-            if key is not None and not _has_key(file, number, key):
-                continue
-            wanted = [name for name in dict.fromkeys([*names, *_OF_QUEUES]) if name in there]
-            table = file.read_row_group(number, columns=wanted)
+            table = file.read_row_groups(of_key, columns=wanted)
             is_wanted = _of_part(table, part, start, end)
             if not pc.all(is_wanted, min_count=0).as_py():
                 table = table.filter(is_wanted)
-            if not table.num_rows:
-                continue
-            offsets = np.asarray(table["queue_offset"])
-            if int(offsets[0]) <= last or (np.diff(offsets) <= 0).any():
-                yield from _sorted_rows(file, part, start, end, names, there, last)
-                return
-            last = int(offsets[-1])
+            if (np.diff(np.asarray(table["queue_offset"])) <= 0).any():
+                table = table.sort_by("queue_offset")
             yield from _selected(table, names, there).to_batches(max_chunksize=SLICE_ROWS)
 
 
-def _sorted_rows(
-    file: pq.ParquetFile, part: Part, start: int, end: int, names: Sequence[str], there: set[str], after: int
-) -> Iterator[pa.RecordBatch]:
-    """All rows behind `after` of a file that is not sorted, which another tool has written."""
-    table = file.read(columns=[name for name in dict.fromkeys([*names, *_OF_QUEUES]) if name in there])
-    table = table.filter(_of_part(table, part, max(start, after + 1), end)).sort_by("queue_offset")
-    yield from _selected(table.combine_chunks(), names, there).to_batches(max_chunksize=SLICE_ROWS)
+def _in_order(file: pq.ParquetFile, start: int, end: int) -> list[list[int]]:
+    """The row groups that may have offsets of [start, end), in queue order; together those whose offsets meet.
+
+    Another tool may have joined files in any order: delta-rs puts the newest first.
+    """
+    column = file.schema_arrow.names.index("queue_offset")
+    found: list[tuple[int, int, int]] = []
+    for number in range(file.num_row_groups):
+        bounds = _bounds(file, number, column)
+        if bounds is None:
+            return [list(range(file.num_row_groups))]
+        if bounds[0] < end and bounds[1] >= start:
+            found.append((*bounds, number))
+    groups: list[list[int]] = []
+    highest = -1
+    for low, high, number in sorted(found):
+        if not groups or low > highest:
+            groups.append([])
+        groups[-1].append(number)
+        highest = max(highest, high)
+    return groups
 
 
 def _of_part(table: pa.Table, part: Part, start: int, end: int) -> pa.ChunkedArray:
@@ -280,6 +285,7 @@ def place_at(place: Place, part: Part, offset: int) -> RecordPlace | None:
     return None
 
 
+@lru_cache(maxsize=4096)  # a file never changes
 def last_record(place: Place, part: Part, before: int) -> tuple[int, RecordPlace] | None:
     """Offset and place of the last message of a part below an offset; None if it has none there."""
     start = before - 1 if before == part.end else part.start  # the part ends behind its last message

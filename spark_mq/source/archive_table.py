@@ -6,7 +6,8 @@ A row is a message with all columns of the source, its body as the broker stored
     incarnation   0, and one more each time that the topic was deleted and made again: equal offsets of two lives do not meet
     key_count     the keys in `keys`, 0 without any: where no message of a file has several, the least and greatest bound each key
     gap_end       null; otherwise the row is no message but a gap: it names offsets [queue_offset, gap_end) that have none
-    gap_kind      of a gap: `expired` (the messages were gone before they were archived), or `empty` (the queue had none there)
+    gap_kind      of a gap: `expired` (the messages were gone before they were archived), `empty` (the queue had none there), or
+                  `dropped` (by retention; then the row has the place and the store time of the last one)
 
 How far a queue is archived stands in the table's log, as the version of a transaction whose application id names the queue
 (`progress_id`). It is written in the commit that adds the queue's rows. Two commits that name one queue conflict, so the second fails
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 DAY, INCARNATION, KEY_COUNT, GAP_END, GAP_KIND = "day", "incarnation", "key_count", "gap_end", "gap_kind"
-EXPIRED, EMPTY = "expired", "empty"
+EXPIRED, EMPTY, DROPPED = "expired", "empty", "dropped"
 PARTITIONED_BY = ("topic", DAY)
 _NEVER_NULL = frozenset(("topic", DAY, "broker_name", "queue_id", "queue_offset", INCARNATION))
 STATISTICS = ("broker_name", "queue_id", "queue_offset", INCARNATION, GAP_END, "store_timestamp", "unique_key", "keys",
@@ -71,6 +72,18 @@ class Place(NamedTuple):
         where = absolute_path(plain_path(url))
         return cls(where.rstrip("/") or "/", tuple(sorted((storage or {}).items())))
 
+    @classmethod
+    def given(cls, url: str, storage: Sequence[str] | None) -> Place:
+        """By a command line's `--storage NAME=VALUE`. Raises OptionError."""
+        parts = [text.partition("=") for text in storage or ()]
+        if any(not equals or not name for name, equals, _ in parts):
+            raise OptionError("--storage", "expected NAME=VALUE")
+        return cls.of(url, {name: value for name, _, value in parts})
+
+    def __repr__(self) -> str:
+        """Without the values of storage options: they may be secrets, and tasks and plans are printed."""
+        return f"Place(url={self.url!r}, storage={[name for name, _ in self.storage]})"
+
     @property
     def is_local(self) -> bool:
         return "://" not in self.url
@@ -103,6 +116,25 @@ class Gap(NamedTuple):
     start: int
     end: int
     kind: str = EXPIRED
+    last: RecordPlace | None = None
+    """Of dropped messages: where in the log the last one was, which was at `end - 1`."""
+
+
+_WHY = {EXPIRED: "expired before they were archived", DROPPED: "were dropped from the archive"}
+
+
+class Loss(NamedTuple):
+    """Offsets [start, end) of a life that cannot be read, and why. `is_named`: the archiver knows of it, or will."""
+
+    queue: QueueId
+    incarnation: int
+    start: int
+    end: int
+    why: str
+    is_named: bool = True
+
+    def __str__(self) -> str:
+        return f"queue {self.queue}: offsets [{self.start}, {self.end}) {self.why}"
 
 
 class Part(NamedTuple):
@@ -150,9 +182,33 @@ class Life(NamedTuple):
         """The parts that may have messages at offsets [start, end)."""
         return [part for part in self.parts if part.start < end and part.end > start]
 
-    def losses_between(self, start: int, end: int) -> list[Gap]:
-        """The gaps whose messages expired before they were archived."""
-        return [gap for gap in self.gaps if gap.kind == EXPIRED and gap.start < end and gap.end > start]
+    def losses_between(self, start: int, end: int) -> list[Loss]:
+        """What a reader of [start, end) does not get, though the queue had or may have had it. Pure.
+
+        Each offset is in a part or in a gap. Those in neither are lost, whatever took them.
+        """
+        lost = [
+            Loss(self.queue, self.incarnation, max(gap.start, start), min(gap.end, end), _WHY[gap.kind])
+            for gap in self.gaps
+            if gap.kind != EMPTY and gap.start < end and gap.end > start
+        ]
+        at = start
+        there = [*((part.start, part.end) for part in self.parts), *((gap.start, gap.end) for gap in self.gaps)]
+        for low, high in [*sorted(there), (end, end)]:
+            if (stop := min(low, end)) > at:
+                lost += self._holes(at, stop)
+            at = max(at, high)
+        return sorted(lost)
+
+    def _holes(self, start: int, end: int) -> Iterator[Loss]:
+        begins, ends = self.start, self.end
+        for low, high, why, is_named in (
+            (start, min(end, begins, ends), "are older than the archive's first message", False),
+            (max(start, begins), min(end, ends), "are missing in the archive, and no gap names them", False),
+            (max(start, ends), end, _WHY[EXPIRED], True),
+        ):
+            if low < high:
+                yield Loss(self.queue, self.incarnation, low, high, why, is_named)
 
 
 class ArchiveTable:
@@ -162,6 +218,10 @@ class ArchiveTable:
         self.place = place
         self._delta = delta
         self._lives: dict[QueueId, dict[int, Life]] | None = None
+        self._seen: dict[str, tuple[Part | Gap, ...]] = {}
+        """What each file has, by its path."""
+        self._unread: dict[str, ArchiveError] = {}
+        """Topics with a file that must be opened and cannot be."""
         self._progress: dict[QueueId, Progress | None] = {}
         _refuse_features(place, delta)
 
@@ -193,7 +253,7 @@ class ArchiveTable:
         if self.version == before:
             return False
         _refuse_features(self.place, self._delta)
-        self._lives, self._progress = None, {}
+        self._lives, self._progress, self._unread = None, {}, {}
         return True
 
     # What it has
@@ -210,8 +270,13 @@ class ArchiveTable:
         return self._progress[queue]
 
     def lives(self, queue: QueueId) -> list[Life]:
-        """What the table has of the queue, oldest first; the newest is there even if it has no rows."""
+        """What the table has of the queue, oldest first; the newest is there even if it has no rows.
+
+        Raises ArchiveError where a file of its topic that must be opened is gone.
+        """
         found = dict(self._all().get(queue, {}))
+        if queue.topic in self._unread:
+            raise self._unread[queue.topic]
         progress = self.progress(queue)
         if progress is not None:
             newest = found.get(progress.incarnation, Life(queue, progress.incarnation, 0, (), ()))
@@ -222,6 +287,17 @@ class ArchiveTable:
         """The life that the archiver last saw; None of a queue that was never archived."""
         lives = self.lives(queue)
         return lives[-1] if lives else None
+
+    def unknown_rows(self, queue: QueueId) -> int | None:
+        """The newest incarnation of which the table has messages that the queue's progress does not know; None if there are none."""
+        progress = self.progress(queue)
+        incarnation, end = (-1, 0) if progress is None else progress
+        lives = [life for life in self.lives(queue) if life.parts]
+        if not lives or lives[-1].incarnation < incarnation:
+            return None
+        newest = lives[-1]
+        is_known = newest.incarnation == incarnation and max(part.end for part in newest.parts) <= end
+        return None if is_known else newest.incarnation
 
     def files(self) -> list[str]:
         """The paths of all files of the table, as its log has them."""
@@ -249,13 +325,22 @@ class ArchiveTable:
         return self._lives
 
     def _parts(self) -> Iterator[Part | Gap]:
-        for row in pa.table(self._delta.get_add_actions(flatten=True)).to_pylist():
-            part = part_of(row)
-            if part is None:
-                yield from opened_parts(self.place, row["path"], row["partition.topic"], row["partition.day"],
-                                        row["size_bytes"])  # fmt: skip
-            else:
-                yield part
+        """Of all files; those that an earlier look has seen are not looked at again, as files do not change."""
+        files = pa.table(self._delta.get_add_actions(flatten=True))
+        paths = files.column("path").to_pylist()
+        self._seen = {path: self._seen[path] for path in paths if path in self._seen}
+        for row in files.filter(pa.array([path not in self._seen for path in paths], pa.bool_())).to_pylist():
+            part, topic = part_of(row), row["partition.topic"]
+            try:
+                self._seen[row["path"]] = (
+                    opened_parts(self.place, row["path"], topic, row["partition.day"], row["size_bytes"])
+                    if part is None
+                    else (part,)
+                )
+            except ArchiveError as error:
+                self._unread.setdefault(topic, error)
+        for found in self._seen.values():
+            yield from found
 
 
 def part_of(row: Mapping[str, Any]) -> Part | None:
@@ -302,7 +387,16 @@ def opened_parts(place: Place, path: str, topic: str, day: date, size_bytes: int
     """What a file has, by its rows."""
     from spark_mq.source.archive_files import open_file
 
-    names = ["broker_name", "queue_id", "queue_offset", INCARNATION, GAP_END, GAP_KIND, "store_timestamp"]
+    names = [
+        "broker_name",
+        "queue_id",
+        "queue_offset",
+        INCARNATION,
+        GAP_END,
+        GAP_KIND,
+        "store_timestamp",
+        "commitlog_offset",
+    ]
     with open_file(place, path) as file:
         table = file.read(columns=names)
     is_message = pc.is_null(table[GAP_END])
@@ -313,6 +407,7 @@ def opened_parts(place: Place, path: str, topic: str, day: date, size_bytes: int
             row["queue_offset"],
             row[GAP_END],
             row[GAP_KIND],
+            None if row["store_timestamp"] is None else (row["commitlog_offset"], milliseconds(row["store_timestamp"])),
         )
         for row in table.filter(pc.invert(is_message)).to_pylist()
     ]
@@ -386,7 +481,10 @@ def overlapping(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def last_place(place: Place, life: Life, before: int | None = None) -> tuple[int, RecordPlace] | None:
-    """Offset, and place in the log, of the last archived message of a life, below offset `before`; None if it has none."""
+    """Offset, and place in the log, of the last archived message of a life, below offset `before`; None if it has none.
+
+    Where all were dropped it is the last dropped one, wherever `before` is.
+    """
     from spark_mq.source.archive_files import last_record
 
     parts = [part for part in life.parts if before is None or part.start < before]
@@ -394,4 +492,5 @@ def last_place(place: Place, life: Life, before: int | None = None) -> tuple[int
         found = last_record(place, part, part.end if before is None else min(part.end, before))
         if found is not None:
             return found
-    return None
+    dropped = [(gap.end - 1, gap.last) for gap in life.gaps if gap.last is not None]
+    return max(dropped) if dropped and not life.parts else None

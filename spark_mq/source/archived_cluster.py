@@ -4,17 +4,17 @@
                   start of the archived life         the rest
 
 A message that is in both is read once: the minimum decides, as it was at the last look. The table's newest life goes on in the log if
-the log has the last archived record, or has it no more. If another record is there the topic was made again since the last run of the
-archiver, or the store is older than the archive: then the log alone is read, and a warning says so.
+the log has the last archived record, or has it no more. If another record is there, the topic was made again since the last run of the
+archiver, or the brokers have lost messages that are archived, or the store is older than the archive: what is below the minimum is not
+known. That is a loss; if losses are tolerated, the log alone is read.
 
-Offsets that are in neither, and named gaps, are a loss for the query that reads across them. Driver side.
+Offsets that are in neither, and named gaps, are a loss for the query that reads across them (`Life.losses_between`). Driver side.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from spark_mq.conditions import DataLossError, SparkMqError, warn_of_losses
 from spark_mq.source.archive_files import ArchiveSplit, first_not_older, place_at, sizes_of, total_size
-from spark_mq.source.archive_table import ArchiveTable, Life, Part, Place, last_place
+from spark_mq.source.archive_table import ArchiveTable, Life, Loss, Part, Place, last_place
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.offsets import QueueId, RecordPlace
@@ -153,14 +153,15 @@ class ArchivedCluster:
         found = self._inner.record_before(queue, last[0] + 1)
         if found is None or found[1] == last[1][1]:
             return life
-        reason = f"another record than the archived one stands at offset {last[0]}"
+        text = (
+            f"queue {queue}: its archive cannot be read: another record than the archived one stands at offset {last[0]}. "
+            "The topic was made again, or its messages are not those that were archived; spark-mq job archive finds out"
+        )
+        if self._strict:
+            raise DataLossError(text)
         if queue not in self._told:
             self._told.add(queue)
-            text = (
-                f"queue {queue}: its archive is not read: {reason}. The topic was made again, or the store is older than the "
-                "archive; spark-mq job archive finds out"
-            )
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            warn_of_losses([text])
         return None
 
     def _border(self, queue: QueueId) -> int:
@@ -281,18 +282,8 @@ class ArchivedCluster:
         return [*pieces, *(self._inner.physical(rest) if rest.size > 0 else [])]
 
     def _refuse_loss(self, piece: QueueRange) -> None:
-        life = self._life(piece.queue)
-        lost = [] if life is None else [(gap.start, gap.end) for gap in life.losses_between(piece.start, piece.end)]
-        end = piece.start if life is None else life.end
-        if end < piece.end:
-            lost.append((max(piece.start, end), piece.end))
-        losses = [
-            f"queue {piece.queue}: offsets [{max(start, piece.start)}, {min(stop, piece.end)}) expired before they were archived"
-            for start, stop in lost
-        ]
-        if losses and self._strict:
-            raise DataLossError(*losses)
-        warn_of_losses(losses)
+        life = self._life(piece.queue) or Life(piece.queue, 0, piece.start, (), ())
+        refuse(life.losses_between(piece.start, piece.end), is_strict=self._strict)
 
     def physical_positions(self, offsets: Mapping[QueueId, int]) -> Mapping[QueueId, int]:
         return self._inner.physical_positions({queue: offset for queue, offset in offsets.items() if self._has(queue)})
@@ -302,9 +293,12 @@ class ArchivedCluster:
         life = self._life(queue)
         if ranges[-1][1] > self._border(queue):
             inner = self._inner.split(piece, request)
-            if life is None or life.end <= ranges[0][0]:
+            newest = self._table.newest(queue)
+            if life is None and newest is not None and newest.parts:  # it is not the log's
                 return inner
-            return LogSplit(self._table.place, inner, self._rank(queue))
+            return LogSplit(self._table.place, inner, self._rank(queue), 0 if newest is None else newest.incarnation)
+        for start, end in ranges:  # the border may have moved since `physical`
+            self._refuse_loss(QueueRange(queue, start, end))
         parts = self._parts(queue, ranges[0][0], ranges[-1][1])
         if request.key is not None:
             parts = [part for part in parts if part.may_have_key(request.key)]
@@ -337,13 +331,25 @@ class ArchivedCluster:
         self._inner.close()
 
 
+def refuse(losses: Sequence[Loss], *, is_strict: bool) -> None:
+    """Raise DataLossError for losses, or warn of them where they are tolerated."""
+    texts = [str(loss) for loss in losses]
+    if texts and is_strict:
+        raise DataLossError(*texts)
+    warn_of_losses(texts)
+
+
 @dataclass(frozen=True, slots=True)
 class LogSplit:
-    """A split of the log whose first messages may expire before a task reads them. What was archived by then is read from there."""
+    """A split of the log whose messages may expire before a task has read them. What was archived by then is read from there.
+
+    `incarnation` is the life of the queue that goes on in the log, as it was planned.
+    """
 
     place: Place
     inner: Any
     broker_rank: int
+    incarnation: int
 
     @property
     def queue(self) -> QueueId:
@@ -358,43 +364,67 @@ class LogSplit:
     def read(self) -> Iterator[pa.RecordBatch]:
         """As the inner split's, which is read first. Raises what it raises where the archive does not have what it lacks."""
         request: RowRequest = self.inner.request
-        offsets = "offset" if request.kafka else "queue_offset"
-        names = request.column_names
-        wanted = replace(request, column_names=tuple(dict.fromkeys((*names, offsets))), fail_on_data_loss=True)
-        batches = replace(self.inner, request=wanted).read()
+        offset = "offset" if request.kafka else "queue_offset"
+        names = tuple(dict.fromkeys([*request.column_names, offset]))
+        strict = replace(self.inner, request=replace(request, column_names=names, fail_on_data_loss=True))
+        at = start = self.ranges[0][0]
         try:
-            first = next(batches, None)
+            for batch in strict.read():
+                if batch.num_rows:
+                    if at == start:
+                        yield from self._passed_over(int(batch.column(offset)[0].as_py()))
+                    at = int(batch.column(offset)[-1].as_py()) + 1
+                yield batch.select(list(request.column_names))
         except (OffsetOutOfRangeError, DataLossError, SparkMqError) as error:
             if DataLossError.condition not in str(error):
                 raise
-            yield from self._from_archive()
+            lost = error
+        else:
+            if at == start:
+                yield from self._passed_over(self.ranges[-1][1])
             return
-        # A broker that deletes a file passes over its messages, and moves the queue's minimum afterwards.
-        begins = self.ranges[-1][1] if first is None else int(first.column(offsets)[0].as_py())
-        if begins > self.ranges[0][0]:
-            yield from self._archived(begins)
-        if first is not None:
-            yield first.select(names)
-            for batch in batches:
-                yield batch.select(names)
+        yield from self._from_archive(at, lost)
 
-    def _archived(self, before: int) -> Iterator[pa.RecordBatch]:
-        """The archived messages of the ranges below an offset: those that the log gave are not below it."""
-        life = ArchiveTable.open(self.place).newest(self.queue)
+    def _passed_over(self, before: int) -> Iterator[pa.RecordBatch]:
+        """The archived messages below the first offset that the log gave.
+
+        A broker that deletes a file passes over its messages, and moves the queue's minimum afterwards.
+        """
+        if before <= self.ranges[0][0]:
+            return
+        life = self._life_now()
         if life is not None:
-            end = min(before, life.end)
-            ranges = tuple((start, min(stop, end)) for start, stop in self.ranges if start < end)
-            yield from ArchiveSplit(
-                self.place, self.queue, self.broker_rank, ranges, life.parts, self.inner.request
-            ).read()
+            ranges = [(low, min(high, before, life.end)) for low, high in self.ranges if low < min(before, life.end)]
+            yield from self._archived(life, ranges, [loss for loss in _losses(life, ranges) if loss.is_named])
 
-    def _from_archive(self) -> Iterator[pa.RecordBatch]:
+    def _life_now(self) -> Life | None:
+        """What the table has now of the planned life; None if it has nothing, or another one is the newest."""
         life = ArchiveTable.open(self.place).newest(self.queue)
+        return None if life is None or life.incarnation != self.incarnation else life
+
+    def _archived(
+        self, life: Life, ranges: Sequence[tuple[int, int]], losses: Sequence[Loss]
+    ) -> Iterator[pa.RecordBatch]:
         request: RowRequest = self.inner.request
-        parts = () if life is None else life.parts
-        end = 0 if life is None else life.end
-        of_archive = tuple((start, min(stop, end)) for start, stop in self.ranges if start < end)
-        yield from ArchiveSplit(self.place, self.queue, self.broker_rank, of_archive, parts, request).read()
-        rest = tuple((max(start, end), stop) for start, stop in self.ranges if stop > end)
-        if rest:
-            yield from replace(self.inner, ranges=rest).read()
+        refuse(losses, is_strict=request.fail_on_data_loss)
+        parts = dict.fromkeys(part for start, end in ranges for part in life.between(start, end))
+        some = tuple(part for part in parts if request.key is None or part.may_have_key(request.key))
+        yield from ArchiveSplit(self.place, self.queue, self.broker_rank, tuple(ranges), some, request).read()
+
+    def _from_archive(self, at: int, lost: Exception) -> Iterator[pa.RecordBatch]:
+        """The rest, from offset `at`, by the table as it is now."""
+        request: RowRequest = self.inner.request
+        ranges = [(max(start, at), end) for start, end in self.ranges if end > at]
+        life = self._life_now()
+        if life is None and request.fail_on_data_loss:
+            raise lost
+        if life is not None:
+            archived = [(start, min(end, life.end)) for start, end in ranges if start < life.end]
+            yield from self._archived(life, archived, _losses(life, archived))
+            ranges = [(max(start, life.end), end) for start, end in ranges if end > life.end]
+        if ranges:
+            yield from replace(self.inner, ranges=tuple(ranges)).read()
+
+
+def _losses(life: Life, ranges: Sequence[tuple[int, int]]) -> list[Loss]:
+    return [loss for start, end in ranges for loss in life.losses_between(start, end)]

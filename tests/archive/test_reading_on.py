@@ -227,7 +227,7 @@ def test_messages_that_a_broker_passes_over_are_read_from_the_table(
         less = replace(split.inner, ranges=((start + passed_over, end),)) if passed_over < end - start else None
         found = [
             row[name].decode()
-            for batch in LogSplit(split.place, PassesOver(split.inner, less, split.inner.request), 0).read()
+            for batch in LogSplit(split.place, PassesOver(split.inner, less, split.inner.request), 0, 0).read()
             for row in batch.to_pylist()
         ]
         assert found == whole
@@ -293,8 +293,8 @@ def test_a_topic_that_was_made_again_is_read_from_its_log(story: Story) -> None:
     """Until the archiver has seen it; then its own archived life goes on."""
     story.store.delete_topic("Topic")
     sent = story.store.send_many("Topic", 3, prefix="new ")
-    with pytest.warns(RuntimeWarning, match="its archive is not read: another record than the archived one"):
-        assert read(story, queueId="0") == sent
+    with pytest.warns(RuntimeWarning, match="its archive cannot be read: another record than the archived one"):
+        assert read(story, queueId="0", failOnDataLoss="false") == sent
     archived(story.table, path=str(story.store.root))
     assert read(story, queueId="0") == sent
 

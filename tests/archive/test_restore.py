@@ -10,18 +10,21 @@ import pytest
 from jobs.restore import COLUMNS
 from spark_mq.archive.commits import ArchiveConflictError
 from spark_mq.archive.restore import (
-    PLANNED,
     RestoreAudit,
     RestorePlan,
     RestoreRange,
     one_a_queue,
     read_options,
     restore_once,
+    target_of,
     without,
 )
+from spark_mq.archive.upkeep import UpkeepReport, drop_old_days, parse_keep, replace_files
+from spark_mq.conditions import DataLossError
 from spark_mq.source.archive_table import Place
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
+from storage.files.local_file_system import LocalFileSystem
 from tests.support.store_builder import START_MS, StoreBuilder
 
 from .archived import archived, opened, rows_of
@@ -62,12 +65,15 @@ def target(table: Path) -> Target:
     return Target(table)
 
 
-def restored(table: Path, target: Target, *, dry_run: bool = False, **window: str) -> Any:
-    options = SourceOptions.parse(
+def whole(table: Path, **window: str) -> SourceOptions:
+    return SourceOptions.parse(
         {"archive": str(table), "topic": "Topic", "startingOffsetsByTimestampStrategy": "latest", **window}, "batch"
     )
+
+
+def restored(table: Path, target: Target, *, dry_run: bool = False, **window: str) -> Any:
     audit = RestoreAudit(Place.of(str(table) + "-audit"), "Topic", "somewhere Topic")
-    return restore_once(options, opened(table), audit, "somewhere Topic", target.write, dry_run=dry_run)
+    return restore_once(whole(table, **window), opened(table), audit, "somewhere Topic", target.write, dry_run=dry_run)
 
 
 def numbers(*which: int) -> list[str]:
@@ -98,23 +104,180 @@ def test_a_run_that_dies_behind_its_write_is_finished_by_the_next(table: Path, t
 def test_a_run_that_dies_before_its_write_is_finished_by_the_next(table: Path, target: Target) -> None:
     window = {"endingTimestamp": str(START_MS + 9_000)}
     plan = RestorePlan("restore-1", "Topic", "somewhere Topic", (RestoreRange(QUEUE, 0, 0, 4),))
-    RestoreAudit(Place.of(str(table) + "-audit"), "Topic", "somewhere Topic").note(plan, PLANNED)
+    RestoreAudit(Place.of(str(table) + "-audit"), "Topic", "somewhere Topic").plan(plan)
     report = restored(table, target, **window)
     assert report.finished == 1
     assert target.bodies == numbers(*range(8))
 
 
-def test_of_two_runs_that_plan_at_once_the_second_does_nothing(table: Path, target: Target) -> None:
+def ranges_of(*bounds: tuple[int, int]) -> tuple[RestoreRange, ...]:
+    return tuple(RestoreRange(QUEUE, 0, *each) for each in bounds)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["the table is not there yet", "the table is there"])
+def test_of_two_runs_that_plan_at_once_the_second_does_nothing(is_first: bool, table: Path) -> None:
     place = Place.of(str(table) + "-audit")
     first, second = (RestoreAudit(place, "Topic", "somewhere Topic") for _ in range(2))
-    RestoreAudit(place, "Topic", "elsewhere Topic").note(RestorePlan("p0", "Topic", "elsewhere Topic", ()), PLANNED)
+    if not is_first:
+        RestoreAudit(place, "Topic", "elsewhere Topic").plan(RestorePlan("p0", "Topic", "elsewhere Topic", ()))
     for audit in (first, second):
-        audit.plans()
-    plan = RestorePlan("p1", "Topic", "somewhere Topic", (RestoreRange(QUEUE, 0, 0, 4),))
-    first.note(plan, PLANNED)
+        assert audit.plans(makes=True) == ([], [])
+    plan = RestorePlan("p1", "Topic", "somewhere Topic", ranges_of((0, 4)))
+    first.plan(plan)
     with pytest.raises(ArchiveConflictError):
-        second.note(plan._replace(plan_id="p2"), PLANNED)
+        second.plan(plan._replace(plan_id="p2"))
     assert [each.plan_id for each in second.plans()[0]] == ["p1"]
+
+
+def test_two_first_restores_at_once_put_each_message_back_once(table: Path, target: Target) -> None:
+    """The other one plans all between our look at the audit, which there was none of, and our plan."""
+    other = Target(table)
+    real = RestoreAudit.plan
+
+    def overtaken(self: RestoreAudit, plan: RestorePlan) -> None:
+        RestoreAudit.plan = real  # type: ignore[method-assign]
+        restored(table, other)
+        real(self, plan)
+
+    RestoreAudit.plan = overtaken  # type: ignore[method-assign]
+    report = restored(table, target)
+    assert report.conflict is not None
+    assert (report.ranges, target.bodies) == ([], [])
+    assert other.bodies == numbers(*range(20))
+
+
+def test_a_plan_that_is_made_on_an_older_look_is_refused_though_ours_came_between(table: Path) -> None:
+    audit = RestoreAudit(Place.of(str(table) + "-audit"), "Topic", "somewhere Topic")
+    audit.plans(makes=True)
+    plan = RestorePlan("p1", "Topic", "somewhere Topic", ranges_of((0, 4)))
+    audit.plan(plan)
+    audit.note_restored(plan)
+    audit.plans()
+    other = RestoreAudit(Place.of(str(table) + "-audit"), "Topic", "somewhere Topic")
+    other.plan(plan._replace(plan_id="p2", ranges=ranges_of((4, 8))))
+    with pytest.raises(ArchiveConflictError):
+        audit.plan(plan._replace(plan_id="p3", ranges=ranges_of((4, 8))))
+
+
+def test_another_plan_between_a_write_and_its_note_is_no_conflict(table: Path, target: Target) -> None:
+    place = Place.of(str(table) + "-audit")
+
+    def write(plan: RestorePlan) -> None:
+        target.write(plan)
+        RestoreAudit(place, "Topic", "somewhere Topic").plan(
+            RestorePlan("other", "Topic", "somewhere Topic", ranges_of((40, 50)))
+        )
+
+    audit = RestoreAudit(place, "Topic", "somewhere Topic")
+    report = restore_once(whole(table), opened(table), audit, "somewhere Topic", write)
+    assert (len(report.ranges), report.conflict) == (2, None)
+    assert len(audit.plans()[1]) == 1
+
+
+def test_a_plan_is_on_the_disk_before_its_write(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """delta-rs syncs nothing; a power loss must not take a plan whose messages stay."""
+    synced: set[str] = set()
+    real = LocalFileSystem.sync_all
+    monkeypatch.setattr(
+        LocalFileSystem, "sync_all", lambda self, paths: (synced.update(paths := [*paths]), real(self, paths))
+    )
+    place = Path(str(table) + "-audit")
+
+    def write(plan: RestorePlan) -> None:
+        there = {str(path) for path in place.rglob("*") if path.suffix in (".json", ".parquet")}
+        assert len(there) == 3, "the table's first version, the plan's, and its rows"
+        assert there | {str(place), str(place / "_delta_log"), str(place.parent)} <= synced
+
+    restore_once(whole(table), opened(table), RestoreAudit(Place.of(str(place)), "Topic", "t"), "t", write)
+
+
+def test_a_plan_is_finished_as_it_was_planned(table: Path) -> None:
+    place, seen = Place.of(str(table) + "-audit"), []
+
+    def write(plan: RestorePlan) -> None:
+        seen.append(plan.settings)
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        restore_once(whole(table), opened(table), RestoreAudit(place, "Topic", "t"), "t", write, settings=["anyQueue"])
+    restore_once(whole(table), opened(table), RestoreAudit(place, "Topic", "t"), "t", write)
+    assert seen == ["anyQueue", "anyQueue"]
+
+
+def test_a_target_has_one_name(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    ways = [
+        f"{tmp_path}/store",
+        f"{tmp_path}/store/",
+        f"{tmp_path}//store",
+        f"file://{tmp_path}/store",
+        f"{tmp_path}/link",
+    ]
+    assert {target_of({"path": way}, "T") for way in ways} == {f"{tmp_path}/store T"}
+    assert target_of({"nameServer": "b:1;a:1"}, "T") == target_of({"nameServer": "a:1; b:1"}, "T") == "a:1;b:1 T"
+
+
+# Plans that the table cannot serve any more
+
+
+def left_plan(table: Path, *bounds: tuple[int, int]) -> None:
+    audit = RestoreAudit(Place.of(str(table) + "-audit"), "Topic", "somewhere Topic")
+    audit.plans(makes=True)
+    audit.plan(RestorePlan("p1", "Topic", "somewhere Topic", ranges_of(*bounds)))
+
+
+def test_a_left_plan_of_another_incarnation_is_named_and_does_not_hold_up_the_rest(
+    tmp_path: Path, table: Path, target: Target
+) -> None:
+    left_plan(table, (0, 10))
+    store = StoreBuilder(tmp_path / "anew" / "broker-a")
+    for number in range(4):
+        store.send("Topic", f"new {number}", store_time_ms=START_MS + 10**9 + number)
+    archived(table, path=str(store.root))
+    report = restored(table, target)
+    assert report.finished == 0
+    assert "incarnation 0 of queue Topic/broker-a/0, which is not the newest" in report.stuck["p1"]
+    assert [body for body in target.bodies if body.startswith("new")] == [f"new {number}" for number in range(4)]
+
+
+def test_a_left_plan_whose_days_were_dropped_is_not_told_as_restored(table: Path, target: Target) -> None:
+    left_plan(table, (0, 10))
+    drop_old_days(opened(table), parse_keep("Topic=1d", "--keep"), UpkeepReport())
+    report = restored(table, target)
+    assert (report.finished, target.bodies) == (0, [])
+    assert "were dropped from the archive" in report.stuck["p1"]
+
+
+def test_a_window_over_a_named_gap_is_put_back_without_it(tmp_path: Path) -> None:
+    store, table = StoreBuilder(tmp_path / "broker-a", log_file_size_bytes=2 << 10), tmp_path / "archive"
+    sent = store.send_many("Topic", 5)
+    archived(table, path=str(store.root))
+    sent += store.send_many("Topic", 30)
+    while len(store.log_files) > 1:
+        store.delete_oldest_log_file()
+    (gap,) = archived(table, path=str(store.root)).gaps
+    target = Target(table)
+    report = restored(table, target)
+    assert [(loss.start, loss.end) for loss in report.losses] == [(gap.start, gap.end)]
+    assert sorted([*target.bodies]) == sorted(sent[: gap.start] + sent[gap.end :])
+    assert restored(table, target).ranges == []
+
+
+def test_a_window_over_a_hole_without_a_name_is_refused(tmp_path: Path) -> None:
+    store, table = StoreBuilder(tmp_path / "broker-a"), tmp_path / "archive"
+    for _ in range(3):
+        store.send_many("Topic", 5)
+        archived(table, path=str(store.root))
+    looked = opened(table)
+    life = looked.newest(QUEUE)
+    assert life is not None
+    replace_files(looked, [life.parts[1]], [], is_change=True)
+    target = Target(table)
+    with pytest.raises(DataLossError, match=r"offsets \[5, 10\) are missing in the archive, and no gap names them"):
+        restored(table, target)
+    assert target.bodies == []
 
 
 def test_what_is_left_of_a_range() -> None:
