@@ -195,6 +195,12 @@ class CommitLog:
         self._open_files[file.path] = opened  # the most recently used one is the last to be closed
         return opened
 
+    def forget_open(self, end: int) -> None:
+        """Let go of the open files that go on behind a place: a DLedger group may cut its log there, and make them anew."""
+        for file in self.files:
+            if file.end > end:
+                self._open_files.pop(file.path, None)
+
     def _deleted(self, file: LogFile) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError("commit log", None, file.end, self.files[-1].end, file.start)
 

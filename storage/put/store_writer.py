@@ -138,6 +138,7 @@ class StoreWriter:
         anything else is called.
         """
         self._group = group
+        self.log.forget_open(self.ends.log_end)
         self._log_writer = GroupLogWriter(group, self.root, self.ends.log_end, self.settings.log_file_size_bytes)
         self.confirmed = Confirmed(self.ends.log_end)
 
