@@ -22,6 +22,10 @@ from spark_mq.dledger.messages import NO_INDEX, DLedgerMessage, DLedgerRequestCo
 from storage.format.dledger import Vote, place_of_next
 
 
+MOST_PENDING = 10_000
+"""Proposals that a leader takes before their majority has them."""
+
+
 class Role(Enum):
     """A member's role. It begins as a candidate."""
 
@@ -46,7 +50,7 @@ class DLedgerSettings:
     """minVoteIntervalMs"""
     max_vote_ms: int = 1_000
     """maxVoteIntervalMs"""
-    most_pending: int = 10_000
+    most_pending: int = MOST_PENDING
     """maxPendingRequestsNum"""
     wait_ack_ms: int = 2_500
     """maxWaitAckTimeMs"""
