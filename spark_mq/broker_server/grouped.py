@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from spark_mq.broker_server.opening import GroupRole, StorePlace, check_lock
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
+from spark_mq.broker_server.supervised import Rests
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import NO_INDEX, AppendEntryResponse, DLedgerCode, DLedgerMessage
 from spark_mq.dledger.runner import ByIndex, Runner
@@ -52,7 +53,6 @@ TERM_TOPIC = "SELF_TEST_TOPIC"
 _LOOK_SECONDS = 1.0
 _TERM_SECONDS = 10.0
 _TRIM_SECONDS = 60.0
-_LEAST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.5, 30.0
 _PLACE = slice(28, 36)
 """A record's own place in the log. Java: MessageDecoder.PHY_POS_POSITION."""
 _STAYS = (DLedgerCode.SUCCESS, DLedgerCode.WAIT_QUORUM_ACK_TIMEOUT)
@@ -188,7 +188,7 @@ class GroupedBroker:
         self._failed: BaseException | None = None
         self._failure: str | None = None
         self._place: StorePlace | None = None
-        self._rest_s = _LEAST_REST_SECONDS
+        self._rests = Rests(self._loop.time)
         self._due = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="grouped broker", daemon=True)
@@ -281,6 +281,8 @@ class GroupedBroker:
         log, running = self._log, self.running
         if log is not None:
             log.advance(*self._committed)
+        if self._role.role is Role.LEADER and (log is None or not log.leads or log.lost is not None):
+            self._due.set()  # what was too late for its term's begin is there now
         if running is not None:
             running.committed()
 
@@ -313,21 +315,24 @@ class GroupedBroker:
             except Exception as error:  # whatever it is, it is tried again
                 if (trouble := str(error)) != before:
                     _LOG.exception("the broker of %s cannot take its role; it tries again", self._root)
-                rest_s = self._rest_s = min(self._rest_s * 2, _LONGEST_REST_SECONDS)
+                rest_s = self._rests.next_s() if self._failed is None else _LOOK_SECONDS
                 self._closing.wait(min(rest_s, _LOOK_SECONDS))
             self._due.wait(rest_s)
 
     def _look(self) -> None:
         if self._failed is not None:
             self._go_back()
+            if self._closing.is_set():
+                return
         log, role = self._log, self._role
         if self.running is not None and (failure := self.running.failure) is not None:
             if log is None or log.lost is None:
                 _LOG.error("%s takes nothing more (%s): it is opened again", self._root, failure)
                 self._failure = failure
-                self._closing.wait(self._rest_s)
-                self._rest_s = min(self._rest_s * 2, _LONGEST_REST_SECONDS)
+                self._closing.wait(self._rests.next_s())
             self._call(self._stop())
+            if self._closing.is_set():
+                return
         if role.role is Role.LEADER:
             if self.running is None or log is None or log.term != role.term or log.lost is not None:
                 self._lead(role.term)
@@ -346,7 +351,8 @@ class GroupedBroker:
             self._closing.wait()
             return
         self._failure = str(error)
-        self._closing.wait(self._rest_s)
+        if self._closing.wait(self._rests.next_s()):
+            return
         if self._place is not None:
             self._place.check()
         self._join()
@@ -376,7 +382,7 @@ class GroupedBroker:
         self.running = self._call(RunningBroker.start(self._configured(log), None, self._place, member))
         self._place = self._place or self.running.place
         self.running.committed()
-        self._rest_s = _LEAST_REST_SECONDS
+        self._rests.opened()
         if self._failure is not None:
             self.running.note_reopened(self._failure)
             self._failure = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from spark_mq.broker_server.grouped import GroupedBroker
-from spark_mq.broker_server.settings import read_configuration
+from spark_mq.broker_server.settings import Configuration, read_configuration
 from spark_mq.client.admin import Admin
 from spark_mq.client.errors import ClientError
 from spark_mq.client.message import Message
@@ -21,6 +22,7 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings, ProducerSettings
 from spark_mq.client.transaction_producer import TransactionListener, TransactionProducer, TransactionState
 from spark_mq.dledger.files import MemberFiles
+from spark_mq.dledger.state import Role, RoleChanged
 from storage import open_store
 from storage.convert import convert
 from storage.errors import ConfigurationError, StoreRefusedError
@@ -163,7 +165,8 @@ def test_the_leader_takes_messages_of_all_kinds_and_each_member_has_them_in_its_
         assert result.queue_offset == 1 + max(at for queue, at in sent if queue == result.queue.queue_id)
         sent[result.queue.queue_id, result.queue_offset] = b"after"
         found.start(leader)
-        wait_until(lambda: bodies(found, leader, "T") == sent, "the old leader follows", 30)
+        for member in MEMBERS:  # a follower hears within a second what is committed
+            wait_until(lambda member=member: bodies(found, member, "T") == sent, f"{member} follows", 30)  # type: ignore[misc]
     for member in MEMBERS:
         assert bodies(found, member, "T") == sent
         assert_entries_name_their_places(tmp_path / member / f"dledger-{member}")
@@ -289,3 +292,41 @@ def test_settings_that_make_no_member_are_refused(line: str, key: str, text: str
     with pytest.raises(ConfigurationError, match=text) as error:
         read_configuration(f"{sound}{line}\n".encode(), None, {})
     assert error.value.key == key
+
+
+class _Ends:
+    """Files of entries that are 100 bytes long."""
+
+    def end_of(self, index: int) -> int:
+        return 100 * (index + 1)
+
+
+def test_a_term_whose_first_entry_is_committed_late_begins_then(tmp_path: Path) -> None:
+    async def look() -> None:
+        broker = GroupedBroker(lone_configuration(tmp_path))
+        broker._role = RoleChanged(3, Role.FOLLOWER, "n1")
+        broker._on_committed(_Ends(), 4)  # type: ignore[arg-type]
+        assert not broker._due.is_set()
+        broker._role = RoleChanged(4, Role.LEADER, "n0")
+        broker._on_committed(_Ends(), 5)  # type: ignore[arg-type]
+        assert broker._due.is_set()
+
+    asyncio.run(look())
+
+
+def test_a_broker_that_closes_while_its_member_has_failed_opens_nothing_any_more(tmp_path: Path) -> None:
+    async def look() -> None:
+        broker = GroupedBroker(lone_configuration(tmp_path))
+        broker._on_failed(OSError(errno.EIO, "Input/output error"))
+        broker._closing.set()
+        await asyncio.to_thread(broker._look)
+        assert broker._runner is None
+        await broker._server.close()
+        await asyncio.wrap_future(broker._lines.close())
+
+    asyncio.run(look())
+
+
+def lone_configuration(home: Path) -> Configuration:
+    text = f"storePathRootDir={home}\nenableDLegerCommitLog=true\ndLegerGroup=g\ndLegerPeers=n0-127.0.0.1:1;n1-127.0.0.1:2\ndLegerSelfId=n0\n"
+    return read_configuration(text.encode(), None, {})
