@@ -107,6 +107,11 @@ class MemberLog:
                 self._changed.notify_all()
 
     @property
+    def has_own_queues(self) -> bool:
+        """Like `GroupLog.has_own_queues`."""
+        return self._files.has_own_queues
+
+    @property
     def is_full(self) -> bool:
         """Like `GroupLog.is_full`."""
         return self._proposed >= MOST_PROPOSED
@@ -380,6 +385,7 @@ class GroupedBroker:
             return
         member = GroupRole(log, MASTER_ID if term is not None else self._configuration.slave_id)
         self.running = self._call(RunningBroker.start(self._configured(log), None, self._place, member))
+        self._files.own_queues()
         self._place = self._place or self.running.place
         self.running.committed()
         self._rests.opened()

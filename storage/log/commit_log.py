@@ -109,6 +109,8 @@ class CommitLog:
         """Where the log ends for the store of a DLedger group's member, as it is opened: what stands behind is the group's. None: where
         its records end.
         """
+        self.has_own_queues = True
+        """Whether the queues of such a store have committed records only. Else they are cut at the `committed_end`, and filled again."""
         self._open_files: dict[str, ReadableFile] = {}
         self.files: tuple[LogFile, ...] = ()
         self.list_files()

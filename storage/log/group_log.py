@@ -35,6 +35,10 @@ class GroupLog(Protocol):
         """The log offset before which all is committed and stands in this member's files. It never decreases."""
 
     @property
+    def has_own_queues(self) -> bool:
+        """Whether the store's queues have committed records only: not where Apache's broker has filled them since."""
+
+    @property
     def is_full(self) -> bool:
         """Whether too much waits for a majority."""
 

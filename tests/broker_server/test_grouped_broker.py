@@ -53,7 +53,7 @@ class Group:
             f"brokerName={NAME}\nlistenPort={self.ports[member][0]}\nbrokerIP1=127.0.0.1\nnamesrvAddr={self.name_server}\n"
             f"storePathRootDir={self.home / member}\nmappedFileSizeCommitLog={FILE_BYTES}\nmappedFileSizeConsumeQueue=2000\n"
             f"enableDLegerCommitLog=true\ndLegerGroup=g\ndLegerPeers={peers}\ndLegerSelfId={member}\n"
-            f"messageDelayLevel=1s 2s\n{self.lines}",
+            f"messageDelayLevel=1s 2s\ncleanFileForciblyEnable=false\n{self.lines}",
             "utf-8",
         )
         return path

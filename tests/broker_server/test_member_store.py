@@ -157,3 +157,40 @@ def test_a_store_whose_checkpoint_is_behind_its_queues_is_closed_without_a_wait(
         if not leads:
             again.close()
             assert not (tmp_path / "n0" / "abort").exists()
+
+
+@pytest.mark.parametrize("abort", [None, "4711", "1 name boot"])
+@pytest.mark.parametrize("count", [5, 30])
+def test_queues_that_apaches_broker_has_filled_end_where_the_log_is_committed(
+    tmp_path: Path, abort: str | None, count: int
+) -> None:
+    log = FakeGroupLog(tmp_path / "n0")
+    service = PutService(member_store(log))
+    for number in range(3):
+        service.put_inner([message(b"m%d" % number)])
+    committed = log.end
+    for number in range(3, count):  # of a leader of Apache's, which entered them after a kill
+        service.put_inner([message(b"dead%d" % number + b"." * 200)])
+    service.close()
+    if abort is not None:
+        (tmp_path / "n0" / "abort").write_text(abort)
+    log.leads, log.committed_end = False, committed
+    log.has_own_queues = abort == "4711"  # the process id alone is Apache's
+    with served(log, starts_duties=False) as again:
+        assert bodies(again.store) == [b"m0", b"m1", b"m2"]
+        log.cut(2)
+        for number in range(3, count):
+            log.receive("T", number, body=b"live%d" % number)
+        log.commit()
+        again.confirm_turn()
+        assert bodies(again.store)[3:] == [b"live%d" % number for number in range(3, count)]
+
+
+def test_queues_of_this_packages_broker_keep_what_its_checkpoint_does_not_count_yet(tmp_path: Path) -> None:
+    log = FakeGroupLog(tmp_path / "n0")
+    service = PutService(member_store(log))
+    service.put_inner([message(b"m")])
+    service.close()
+    log.leads, log.committed_end = False, 0
+    with served(log, starts_duties=False) as again:
+        assert bodies(again.store) == [b"m"]
