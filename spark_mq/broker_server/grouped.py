@@ -234,11 +234,6 @@ class GroupedBroker:
         running, log = self.running, self._log
         return running is not None and log is not None and log.leads and log.lost is None
 
-    @property
-    def leader_id(self) -> str | None:
-        """The group's leader, as far as this member knows."""
-        return self._role.leader_id
-
     # The member
 
     def _join(self) -> None:

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from spark_mq.dledger.messages import NO_INDEX, DLedgerMessage, DLedgerRequestCode, LedgerEntry
 from storage.format.dledger import Vote, place_of_next
 
-
 MOST_PENDING = 10_000
 """Proposals that a leader takes before their majority has them."""
 

@@ -110,7 +110,7 @@ class CommitLog:
         its records end.
         """
         self.has_own_queues = True
-        """Whether the queues of such a store have committed records only. Else they are cut at the `committed_end`, and filled again."""
+        """Whether the queues of such a store have committed records only; else they end at the `committed_end`, too."""
         self._open_files: dict[str, ReadableFile] = {}
         self.files: tuple[LogFile, ...] = ()
         self.list_files()

@@ -591,7 +591,7 @@ class StoreWriter:
         self.end_log_sync(sync, None)
 
     def _is_late(self, sync: AnyLogSync) -> bool:
-        """Sync the log. Whether a group's majority lacks it still: the caller may keep puts waiting, so that it is not waited for long."""
+        """Sync the log. Returns whether a group's majority lacks it still: puts wait for the caller, so it waits a moment only."""
         if self._group is not None:
             return not self._group.wait(sync.end, _MAJORITY_SECONDS)
         sync.run()

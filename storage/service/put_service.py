@@ -468,7 +468,8 @@ class PutService:
         In a DLedger group PUT_OK means that a majority has it on disk; IN_SYNC_REPLICAS_NOT_ENOUGH also that none has had it in time,
         and that it may come to be readable.
         `waits` False waits for neither disk nor replicas; None = not if every message says WAIT=false.
-        Raises MessageIllegalError and StoreNotWritableError with nothing stored, OSError if that is unknown.
+        Raises MessageIllegalError and StoreNotWritableError with nothing stored, OSError if that is unknown. In a DLedger group that
+        is unknown after a StoreNotWritableError, too, if the append has begun: leadership may end amid it.
         """
         inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
         return self.put_later(inner, waits=waits)()

@@ -328,5 +328,5 @@ def test_a_broker_that_closes_while_its_member_has_failed_opens_nothing_any_more
 
 
 def lone_configuration(home: Path) -> Configuration:
-    text = f"storePathRootDir={home}\nenableDLegerCommitLog=true\ndLegerGroup=g\ndLegerPeers=n0-127.0.0.1:1;n1-127.0.0.1:2\ndLegerSelfId=n0\n"
-    return read_configuration(text.encode(), None, {})
+    peers = "dLegerGroup=g\ndLegerPeers=n0-127.0.0.1:1;n1-127.0.0.1:2\ndLegerSelfId=n0\n"
+    return read_configuration(f"storePathRootDir={home}\nenableDLegerCommitLog=true\n{peers}".encode(), None, {})

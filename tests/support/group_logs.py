@@ -12,8 +12,8 @@ from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import make_entry
 from storage import open_store
 from storage.errors import StoreNotWritableError
-from storage.format.record import HEADER_STRUCTS, Message, encode_record
 from storage.format.dledger import ENTRY_HEAD_SIZE, place_of_next
+from storage.format.record import HEADER_STRUCTS, Message, encode_record
 from storage.service.put_service import PutService
 from storage.store import MessageStore
 
