@@ -16,7 +16,7 @@ import pytest
 from spark_mq.broker_server.grouped import GroupedBroker
 from spark_mq.broker_server.settings import Configuration, read_configuration
 from spark_mq.client.admin import Admin
-from spark_mq.client.errors import ClientError
+from spark_mq.client.errors import ClientError, ResponseError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings, ProducerSettings
@@ -202,6 +202,21 @@ def test_without_a_majority_nothing_is_acknowledged_and_nothing_is_shown(tmp_pat
         found.start(*(each for each in MEMBERS if each != leader))
         found.await_master()
         wait_until(lambda: bodies(found, leader, "T")[place] == b"first", "it is there still", 20)
+
+
+@pytest.mark.slow
+def test_without_a_majority_sends_are_answered_in_time_while_delayed_messages_are_due(tmp_path: Path) -> None:
+    with group(tmp_path) as found:
+        leader = found.await_master()
+        found.await_known(leader)
+        with Producer(found.settings, "G", ProducerSettings(retries=0, send_timeout_ms=20_000)) as producer:
+            producer.send(Message("T", b"first"))
+            producer.send(Message("D", b"later", delay_level=1))
+            found.stop(*(each for each in MEMBERS if each != leader))
+            for _ in range(2):  # the delayed one is due at the second
+                with pytest.raises(ResponseError, match="in-sync replicas not enough"):
+                    producer.send(Message("T", b"never"))
+            found.stop(leader)  # it does not wait for the others
 
 
 @pytest.mark.slow
