@@ -313,6 +313,7 @@ class MessageStore:
         index = self.index if self.config.index.has_files else None
         if options.group is not None:
             self.log.committed_end = options.group.committed_end
+            self.log.has_own_queues = options.group.has_own_queues
         parts = StoreParts(self.root, self.config, file_system, self.log, self.queues, index, self._clock)
         follows = options.writes_as == "follower" or (
             options.writes_as == "controlled" and self.config.mode.broker_role == "SLAVE"

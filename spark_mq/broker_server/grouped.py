@@ -26,10 +26,11 @@ from typing import Any, TypeVar
 from spark_mq.broker_server.opening import GroupRole, StorePlace, check_lock
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
+from spark_mq.broker_server.supervised import Rests
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import NO_INDEX, AppendEntryResponse, DLedgerCode, DLedgerMessage
 from spark_mq.dledger.runner import ByIndex, Runner
-from spark_mq.dledger.state import Role, RoleChanged
+from spark_mq.dledger.state import MOST_PENDING, Role, RoleChanged
 from spark_mq.remoting_server.member_lines import MemberLines
 from spark_mq.remoting_server.pools import Processors
 from spark_mq.remoting_server.server import RemotingServer
@@ -52,11 +53,14 @@ TERM_TOPIC = "SELF_TEST_TOPIC"
 _LOOK_SECONDS = 1.0
 _TERM_SECONDS = 10.0
 _TRIM_SECONDS = 60.0
-_LEAST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.5, 30.0
 _PLACE = slice(28, 36)
 """A record's own place in the log. Java: MessageDecoder.PHY_POS_POSITION."""
 _STAYS = (DLedgerCode.SUCCESS, DLedgerCode.WAIT_QUORUM_ACK_TIMEOUT)
 """After these answers what was proposed stands in this leader's log."""
+MOST_PROPOSED = MOST_PENDING - 64
+"""Proposals without an answer: fewer than the member takes, as the runs of one put come after each other."""
+_GRACE_SECONDS = 2.5
+"""How long a leader that closes waits for a majority to have its last entries."""
 _IPV4_HOST_BYTES = 8
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -75,7 +79,9 @@ class MemberLog:
         self._index, self._end = committed
         self.term = term
         self.lost: str | None = None
-        """Why a leader's log is not the group's any more, as far as it is not committed."""
+        """Why nothing more of it is known to be committed; None = it is."""
+        self._proposed = 0
+        """Proposals without an answer."""
         self._changed = threading.Condition()
 
     @property
@@ -94,34 +100,62 @@ class MemberLog:
                 self._changed.notify_all()
 
     def lose(self, reason: str) -> None:
-        """What is not committed may be another leader's from now on."""
+        """Nothing more is known to be committed: another one may lead, the member has failed, or the store closes."""
         with self._changed:
-            if self.leads and self.lost is None:
+            if self.lost is None:
                 self.lost = reason
                 self._changed.notify_all()
+
+    @property
+    def has_own_queues(self) -> bool:
+        """Like `GroupLog.has_own_queues`."""
+        return self._files.has_own_queues
+
+    @property
+    def is_full(self) -> bool:
+        """Like `GroupLog.is_full`."""
+        return self._proposed >= MOST_PROPOSED
+
+    def refuse(self) -> None:
+        """Like `GroupLog.refuse`."""
+        if not self.leads:
+            raise StoreNotWritableError(self._root, "another broker leads its DLedger group", "send to the leader")
+        self._refuse_if_lost()
+        if self._runner.is_handing_over:
+            raise StoreNotWritableError(self._root, "it hands the leadership of its DLedger group over", "send again")
+        if self.is_full:
+            reason = f"{self._proposed} proposals wait for a majority of its DLedger group"
+            raise StoreNotWritableError(self._root, reason, "send again later")
 
     def propose(self, bodies: Sequence[bytes], place: int) -> None:
         """Like `GroupLog.propose`."""
         if not self.leads:
-            raise StoreNotWritableError(self._root, "another broker leads its DLedger group", "send to the leader")
+            self.refuse()
         self._refuse_if_lost()
-        self._runner.propose(bodies, self.term, first_place=place).add_done_callback(self._answered)
+        with self._changed:
+            self._proposed += 1
+        proposed = self._runner.propose(bodies, self.term, first_place=place, stands=lambda: self.lost is None)
+        proposed.add_done_callback(self._answered)
 
     def _answered(self, done: Future[AppendEntryResponse]) -> None:
+        with self._changed:
+            self._proposed -= 1
         failed = done.cancelled() or done.exception() is not None
         code = DLedgerCode.INTERNAL_ERROR if failed else _code(done.result())
         if code not in _STAYS:
             self.lose(f"the group has not taken an entry: {code.name}")
 
-    def wait(self, end: int) -> None:
+    def wait(self, end: int, seconds: float | None = None) -> bool:
         """Like `GroupLog.wait`."""
         with self._changed:
-            while self._end < end:
+            if not self._changed.wait_for(lambda: self._end >= end or self.lost is not None, seconds):
+                return False
+            if self._end < end:
                 self._refuse_if_lost()
-                self._changed.wait(_LOOK_SECONDS)
             index = self._index
         if self._runner.durable_index < index:
             self._files.sync()
+        return True
 
     def trim(self, minimum: int) -> None:
         """Like `GroupLog.trim`."""
@@ -134,7 +168,7 @@ class MemberLog:
 
     def _refuse_if_lost(self) -> None:
         if self.lost is not None:
-            reason = f"this broker of its DLedger group leads no more: {self.lost}"
+            reason = f"this broker's part in its DLedger group has ended: {self.lost}"
             raise StoreNotWritableError(self._root, reason, "send again: the group's leader takes it")
 
 
@@ -159,7 +193,7 @@ class GroupedBroker:
         self._failed: BaseException | None = None
         self._failure: str | None = None
         self._place: StorePlace | None = None
-        self._rest_s = _LEAST_REST_SECONDS
+        self._rests = Rests(self._loop.time)
         self._due = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="grouped broker", daemon=True)
@@ -199,11 +233,6 @@ class GroupedBroker:
         """Whether it takes messages now."""
         running, log = self.running, self._log
         return running is not None and log is not None and log.leads and log.lost is None
-
-    @property
-    def leader_id(self) -> str | None:
-        """The group's leader, as far as this member knows."""
-        return self._role.leader_id
 
     # The member
 
@@ -252,6 +281,8 @@ class GroupedBroker:
         log, running = self._log, self.running
         if log is not None:
             log.advance(*self._committed)
+        if self._role.role is Role.LEADER and (log is None or not log.leads or log.lost is not None):
+            self._due.set()  # what was too late for its term's begin is there now
         if running is not None:
             running.committed()
 
@@ -261,7 +292,7 @@ class GroupedBroker:
         )
         self._role = changed
         log = self._log
-        if log is not None and (changed.role is not Role.LEADER or changed.term != log.term):
+        if log is not None and log.leads and (changed.role is not Role.LEADER or changed.term != log.term):
             log.lose(f"in term {changed.term} it is {changed.role.value}")
         self._due.set()
 
@@ -284,21 +315,24 @@ class GroupedBroker:
             except Exception as error:  # whatever it is, it is tried again
                 if (trouble := str(error)) != before:
                     _LOG.exception("the broker of %s cannot take its role; it tries again", self._root)
-                rest_s = self._rest_s = min(self._rest_s * 2, _LONGEST_REST_SECONDS)
+                rest_s = self._rests.next_s() if self._failed is None else _LOOK_SECONDS
                 self._closing.wait(min(rest_s, _LOOK_SECONDS))
             self._due.wait(rest_s)
 
     def _look(self) -> None:
         if self._failed is not None:
             self._go_back()
+            if self._closing.is_set():
+                return
         log, role = self._log, self._role
         if self.running is not None and (failure := self.running.failure) is not None:
             if log is None or log.lost is None:
                 _LOG.error("%s takes nothing more (%s): it is opened again", self._root, failure)
                 self._failure = failure
-                self._closing.wait(self._rest_s)
-                self._rest_s = min(self._rest_s * 2, _LONGEST_REST_SECONDS)
+                self._closing.wait(self._rests.next_s())
             self._call(self._stop())
+            if self._closing.is_set():
+                return
         if role.role is Role.LEADER:
             if self.running is None or log is None or log.term != role.term or log.lost is not None:
                 self._lead(role.term)
@@ -317,7 +351,8 @@ class GroupedBroker:
             self._closing.wait()
             return
         self._failure = str(error)
-        self._closing.wait(self._rest_s)
+        if self._closing.wait(self._rests.next_s()):
+            return
         if self._place is not None:
             self._place.check()
         self._join()
@@ -345,9 +380,10 @@ class GroupedBroker:
             return
         member = GroupRole(log, MASTER_ID if term is not None else self._configuration.slave_id)
         self.running = self._call(RunningBroker.start(self._configured(log), None, self._place, member))
+        self._files.own_queues()
         self._place = self._place or self.running.place
         self.running.committed()
-        self._rest_s = _LEAST_REST_SECONDS
+        self._rests.opened()
         if self._failure is not None:
             self.running.note_reopened(self._failure)
             self._failure = None
@@ -357,10 +393,15 @@ class GroupedBroker:
         running, self.running = self.running, None
         if running is not None:
             self._configuration = running.configuration  # with what operators have changed
+            log = self._log
+            assert log is not None
+            ends = self._loop.call_later(_GRACE_SECONDS, log.lose, "it closes, and no majority has its last entries")
             try:
                 await running.close()
             except (StoreNotWritableError, OSError) as error:  # the next opening recovers
                 _LOG.info("%s: %s", self._root, error)
+            finally:
+                ends.cancel()
 
     def _configured(self, log: MemberLog) -> Configuration:
         """Its role is the group's; what a group's log has not, as in Java, is switched off."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
+from collections.abc import Callable
 from contextlib import suppress
 
 from spark_mq.broker_server.server import RunningBroker
@@ -35,6 +35,28 @@ _QUIET_SECONDS = 60.0
 _LOG = logging.getLogger(__name__)
 
 
+class Rests:
+    """How long a store that has failed rests before it is opened again: longer where it fails again soon, as each opening recovers."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        """`seconds` is a monotonic clock."""
+        self._seconds = seconds
+        self._opened_at: float | None = None
+        """None = it was not opened since the last rest."""
+        self._rest_s = _LEAST_REST_SECONDS / 2
+
+    def opened(self) -> None:
+        """It works again."""
+        self._opened_at = self._seconds()
+
+    def next_s(self) -> float:
+        """The rest after a failure, or after an opening that has failed."""
+        opened_at, self._opened_at = self._opened_at, None
+        is_quiet = opened_at is not None and self._seconds() - opened_at >= _QUIET_SECONDS
+        self._rest_s = _LEAST_REST_SECONDS if is_quiet else min(self._rest_s * 2, _LONGEST_REST_SECONDS)
+        return self._rest_s
+
+
 class SupervisedBroker:
     """One broker without a controller, from `start` to `close`, on the event loop that it was started on."""
 
@@ -47,8 +69,7 @@ class SupervisedBroker:
         self._place = running.place
         self.name, self.address = configuration.broker_name, configuration.address
         self._closing = asyncio.Event()
-        self._opened_at = -math.inf
-        self._rest_s = _LEAST_REST_SECONDS
+        self._rests = Rests(self._loop.time)
         self._task = asyncio.create_task(self._supervise())
 
     @classmethod
@@ -79,8 +100,7 @@ class SupervisedBroker:
                 await self._open_again(self.running, failure)
 
     async def _open_again(self, failed: RunningBroker, failure: str) -> None:
-        is_quiet = self._loop.time() - self._opened_at >= _QUIET_SECONDS
-        least_s = self._rest_s = _LEAST_REST_SECONDS if is_quiet else min(self._rest_s * 2, _LONGEST_REST_SECONDS)
+        least_s = self._rests.next_s()
         failed.tell_name_servers()
         trouble: str | None = None
         rest_s = least_s
@@ -97,7 +117,7 @@ class SupervisedBroker:
                     trouble = str(error)
                     _LOG.warning("%s is not opened yet: %s", self._root, trouble)
                 continue
-            self._opened_at = self._loop.time()
+            self._rests.opened()
             self.running.note_reopened(failure)
             _LOG.warning("%s is open again, and takes messages", self._root)
             return

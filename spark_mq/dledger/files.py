@@ -87,6 +87,8 @@ INDEX_FILE_BYTES = INDEX_UNIT_SIZE * 5 * 1024 * 1024
 MOST_SUMS = 8_192
 """So many, and their file is replaced by one with a later base."""
 _OWN = b"#spark_mq\n"
+_FOREIGN_QUEUES = b"#queues of Apache's broker\n"
+"""Behind the first line, until a store has cut its queues: Apache's broker enters the whole log at its start, committed or not."""
 _WINDOW_BYTES = 8 << 20
 _WALKED_FILES = 3
 _MOST_OPEN = 16
@@ -129,8 +131,10 @@ class MemberFiles:
         self._begin_index = self._end_index = NO_INDEX
         self._end_place = 0
         self._end_term = -1
-        self._durable_index = NO_INDEX
+        self._durable_index = self._committed = NO_INDEX
         self._checkpoint = b""
+        self.has_own_queues = True
+        """Whether the store's queues have committed entries only, as far as this log's writers say."""
         self._open = ExitStack()
         try:
             files.make_directories(directory)
@@ -246,6 +250,12 @@ class MemberFiles:
         """Replace the checkpoint: `committed` is the state's `durable_committed_index`. Any thread may call it."""
         self._run(lambda: self._write_checkpoint(committed))
 
+    def own_queues(self) -> None:
+        """The store's queues have committed entries only from now on; durable when it returns. Any thread may call it."""
+        if not self.has_own_queues:
+            self.has_own_queues = True
+            self._run(lambda: self._write_checkpoint(self._committed))
+
     def trim(self, begin_index: int) -> int:
         """Delete the files all of whose entries come before this one, which is durable and committed. Returns the log's new begin,
         for `Member.trimmed`.
@@ -322,7 +332,9 @@ class MemberFiles:
         self._index.delete_before(self._index.start_of(self._begin_index * INDEX_UNIT_SIZE))
 
     def _write_checkpoint(self, committed: int) -> None:
-        content = _OWN + encode_checkpoint(self._durable_index, committed)
+        self._committed = committed
+        first = _OWN if self.has_own_queues else _OWN + _FOREIGN_QUEUES
+        content = first + encode_checkpoint(self._durable_index, committed)
         if content != self._checkpoint:
             self._index.sync()
             self._files.replace(self._checkpoint_path, content)
@@ -358,6 +370,8 @@ class MemberFiles:
         self._begin_index, self._end_index = walked.begin_index, walked.end_index
         self._end_place, self._end_term = walked.end_place, walked.end_term
         self._durable_index = walked.end_index
+        is_own = checkpoint.startswith(_OWN) and not checkpoint.startswith(_OWN + _FOREIGN_QUEUES)
+        self.has_own_queues = is_own or self._end_index == NO_INDEX
         self._cut_files()
         self._mend_index(walked)
         self._data.sync_all()

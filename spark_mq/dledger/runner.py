@@ -142,8 +142,11 @@ class Runner:
         term: int | None = None,
         stamp: Stamp | None = None,
         first_place: int | None = None,
+        stands: Callable[[], bool] = lambda: True,
     ) -> Future[AppendEntryResponse]:
         """Append entries, all or none, if this member leads, and in this term and at this place of the log if they are given.
+
+        `stands` is asked in the member's thread: False refuses the entries, as NOT_LEADER.
 
         The answer has a `DLedgerCode`, and of a success index and place of the last entry; `on_committed` has got them before. After
         TERM_CHANGED and WAIT_QUORUM_ACK_TIMEOUT nobody knows yet whether they will stand.
@@ -152,7 +155,7 @@ class Runner:
 
         def propose() -> list[Effect]:
             state = self._member.state
-            if term is not None and term != state.term:
+            if (term is not None and term != state.term) or not stands():
                 refusal, effects = DLedgerCode.NOT_LEADER, list[Effect]()
             else:
                 made, effects = self._member.propose(answer, bodies, _now_ms(), stamp, first_place)
@@ -168,6 +171,11 @@ class Runner:
         return answer
 
     @property
+    def is_handing_over(self) -> bool:
+        """Whether this leader hands over to another member, and takes nothing meanwhile."""
+        return self._member.state.transferee is not None
+
+    @property
     def durable_index(self) -> int:
         """The last entry that this disk has."""
         return self._member.state.durable_index
@@ -181,15 +189,17 @@ class Runner:
 
         def trim() -> list[Effect]:
             state = self._member.state
-            with self._changed:
-                self._waiting.discard(begin)
             try:
                 index = min(self._files.first_index_in(minimum), state.durable_committed_index)
             except CorruptRecordError as error:
+                with self._changed:
+                    self._waiting.discard(begin)
                 begin.set_exception(error)
                 return []
             if index > state.begin_index:
-                self._member.trimmed(self._files.trim(index))
+                self._member.trimmed(self._files.trim(index))  # an OSError ends the runner, and what waits gets it
+            with self._changed:
+                self._waiting.discard(begin)
             begin.set_result(state.begin_index)
             return []
 
@@ -310,14 +320,14 @@ class Runner:
             syncing.result()
         if self._syncing is not None:
             return
-        if self._synced_number < self._written_number:
-            self._syncing = self._sync_thread.submit(self._files.sync)
-            self._syncing.add_done_callback(partial(self._on_synced, self._written_number))
-        elif _now_ms() >= self._checkpoint_due_ms:
+        if _now_ms() >= self._checkpoint_due_ms:  # first, else a steady load leaves it no turn
             self._checkpoint_due_ms = _now_ms() + CHECKPOINT_MS
             index = self._member.state.durable_committed_index
             self._syncing = self._sync_thread.submit(self._files.save_checkpoint, index)
             self._syncing.add_done_callback(lambda done: self._post(list))
+        elif self._synced_number < self._written_number:
+            self._syncing = self._sync_thread.submit(self._files.sync)
+            self._syncing.add_done_callback(partial(self._on_synced, self._written_number))
 
     def _on_synced(self, number: int, done: Future[None]) -> None:
         def synced() -> list[Effect]:

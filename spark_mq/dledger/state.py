@@ -21,6 +21,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from spark_mq.dledger.messages import NO_INDEX, DLedgerMessage, DLedgerRequestCode, LedgerEntry
 from storage.format.dledger import Vote, place_of_next
 
+MOST_PENDING = 10_000
+"""Proposals that a leader takes before their majority has them."""
+
 
 class Role(Enum):
     """A member's role. It begins as a candidate."""
@@ -46,7 +49,7 @@ class DLedgerSettings:
     """minVoteIntervalMs"""
     max_vote_ms: int = 1_000
     """maxVoteIntervalMs"""
-    most_pending: int = 10_000
+    most_pending: int = MOST_PENDING
     """maxPendingRequestsNum"""
     wait_ack_ms: int = 2_500
     """maxWaitAckTimeMs"""

@@ -109,6 +109,8 @@ class CommitLog:
         """Where the log ends for the store of a DLedger group's member, as it is opened: what stands behind is the group's. None: where
         its records end.
         """
+        self.has_own_queues = True
+        """Whether the queues of such a store have committed records only; else they end at the `committed_end`, too."""
         self._open_files: dict[str, ReadableFile] = {}
         self.files: tuple[LogFile, ...] = ()
         self.list_files()
@@ -194,6 +196,12 @@ class CommitLog:
                 raise self._deleted(file) from error
         self._open_files[file.path] = opened  # the most recently used one is the last to be closed
         return opened
+
+    def forget_open(self, end: int) -> None:
+        """Let go of the open files that go on behind a place: a DLedger group may cut its log there, and make them anew."""
+        for file in self.files:
+            if file.end > end:
+                self._open_files.pop(file.path, None)
 
     def _deleted(self, file: LogFile) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError("commit log", None, file.end, self.files[-1].end, file.start)

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from storage.errors import StoreNotWritableError
+from storage.errors import MessageIllegalError, StoreNotWritableError
 from storage.format.dledger import ENTRY_HEAD_SIZE
+from storage.format.record import BLANK_SIZE
 from storage.format.record_block import OwnBlock, RecordRun, stamp, stamp_crcs
 from storage.log.writer import AnyLogSync, NextFile, Placement, place
 
@@ -33,14 +34,25 @@ class GroupLog(Protocol):
     def committed_end(self) -> int:
         """The log offset before which all is committed and stands in this member's files. It never decreases."""
 
+    @property
+    def has_own_queues(self) -> bool:
+        """Whether the store's queues have committed records only: not where Apache's broker has filled them since."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too much waits for a majority."""
+
+    def refuse(self) -> None:
+        """Raises StoreNotWritableError where the member is known to take no proposal now, also where it is full."""
+
     def propose(self, bodies: Sequence[bytes], place: int) -> None:
         """Append an entry for each body; the first one's head stands at `place`, the log's end. It waits for nothing.
 
         Raises StoreNotWritableError where the member is known to lead no more; nothing was appended then.
         """
 
-    def wait(self, end: int) -> None:
-        """Returns when the log up to `end` is committed, and on this member's disk.
+    def wait(self, end: int, seconds: float | None = None) -> bool:
+        """Returns True when the log up to `end` is committed, and on this member's disk; False if it is not in so many seconds.
 
         Raises StoreNotWritableError where that is not known to come: another one may lead, and it is not known what of the log stays.
         OSError if a sync fails.
@@ -123,14 +135,21 @@ class GroupLogWriter:
         self.end = max(self.end, end)
 
     def reserve(self, size_bytes: int, largest_bytes: int) -> None:
-        """Nothing: the member makes its files."""
+        """Refuse what the member would refuse later, when queue offsets are counted. The member makes its files.
+
+        Raises StoreNotWritableError; MessageIllegalError for a record that fits into no file.
+        """
+        self._log.refuse()
+        limit = self.file_size_bytes - ENTRY_HEAD_SIZE - BLANK_SIZE
+        if largest_bytes > limit:
+            raise MessageIllegalError("record", limit, largest_bytes)
 
     def write_held(self) -> None:
         """Nothing is held."""
 
     def begin_sync(self) -> GroupSync:
-        """Of everything appended so far; end it with `end_sync`."""
-        return GroupSync(self.end, self._log)
+        """Of everything appended so far, by a member that leads; else of what is committed. End it with `end_sync`."""
+        return GroupSync(self.end if self._log.leads else self.written_end, self._log)
 
     def end_sync(self, sync: AnyLogSync, *, is_done: bool) -> None:
         """Record a sync's result."""

@@ -36,7 +36,7 @@ from storage.log.commit_log import CommitLog, RecordIdentity
 from storage.log.damage import TornRow
 from storage.log.dispatch import DISPATCHED, DispatchBatch, RawCheck, RawRecords, dispatch, index_keys, queue_entries
 from storage.log.group_log import GroupLog, GroupLogWriter
-from storage.log.writer import CommitLogWriter, NextFile, Placement, RunningSync
+from storage.log.writer import AnyLogSync, CommitLogWriter, NextFile, Placement, RunningSync
 from storage.names import validate_path_element
 from storage.put.settings import MappingChange, PutSettings, TopicEntries
 from storage.queues.store import ConsumeQueueStore
@@ -52,6 +52,8 @@ CHECKPOINT_INTERVAL_MS = 60_000
 """Our own interval, for a store without a service, whose turns would follow flushConsumeQueueThoroughInterval."""
 _COMMITTED_BYTES = 64 << 20
 """So much of a group's committed log is entered at a time."""
+_MAJORITY_SECONDS = 0.5
+"""How long a put that keeps others waiting waits for a group's majority."""
 EVERYTHING = float("inf")
 NOTHING_NEW = -1
 """A store that must have a copy is not connected."""
@@ -99,6 +101,8 @@ class StoreWriter:
         of_log = {path for path in ends.unsynced if path.startswith(tuple(log.directories))}
         ends.unsynced -= of_log
         self._group: GroupLog | None = None
+        self._overdue: int | None = None
+        """A place up to which a wait for the group's majority was given up."""
         self._log_writer: CommitLogWriter | GroupLogWriter = CommitLogWriter(
             file_system, log, ends.log_end, settings.log_file_size_bytes, settings.log_directories, of_log
         )
@@ -138,6 +142,7 @@ class StoreWriter:
         anything else is called.
         """
         self._group = group
+        self.log.forget_open(self.ends.log_end)
         self._log_writer = GroupLogWriter(group, self.root, self.ends.log_end, self.settings.log_file_size_bytes)
         self.confirmed = Confirmed(self.ends.log_end)
 
@@ -264,7 +269,8 @@ class StoreWriter:
 
         On return they are readable, and on the disk under SYNC_FLUSH. `index_lease_ms` is how far the checkpoint's
         index time may be ahead, so that not every small append writes it.
-        Raises StoreNotWritableError, OSError; then this writer is unusable.
+        Raises StoreNotWritableError, OSError; then this writer is unusable. Only if no majority of its group has them in time it is
+        usable, and they may come to be readable (`refuse_while_late`).
         """
         placements: list[Placement] = []
         store_time_ms = self._next_store_time_ms()
@@ -294,15 +300,19 @@ class StoreWriter:
             self._sync_records()
         self.dispatch()
 
-    def dispatch(self) -> None:
+    def dispatch(self) -> bool:
         """Enter readable records into queues and index: everything before the policy's `readable_end`, in a log that must be
         confirmed only confirmed records.
+
+        Returns whether more is readable now: a member that does not lead its group enters a part at a time.
         """
         self._refuse_after_failure()
         try:
             if self._group is not None:
-                self._enter_committed(self._group)
-                return
+                while is_left := self._enter_committed(self._group):
+                    if not self._group.leads:
+                        break
+                return is_left
             end = self.settings.flush.readable_end(self._log_writer.written_end, self._log_writer.synced_end)
             if self.confirmed is not None:
                 end = self.confirmed.move(end)
@@ -317,23 +327,23 @@ class StoreWriter:
                 self._dispatched_record = int(runs[-1].placement.commitlog_offsets[-1])
                 self.dispatched_end = runs[-1].placement.end
                 self.derived.publish()
+            return False
         except BaseException as error:
             self.fail(error)
             raise
 
-    def _enter_committed(self, group: GroupLog) -> None:
-        """Enter the group's committed records from the log."""
+    def _enter_committed(self, group: GroupLog) -> bool:
+        """Enter a part of the group's committed records from the log. Returns whether more is left."""
         end = group.committed_end
         if end <= self.dispatched_end:
-            return
+            return False
         self.log.see(end)
         check = RawCheck(self.log, self.settings.delays_ms, check_crc=not group.leads, root=self.root)
-        while self.dispatched_end < end:
-            limit = min(self.dispatched_end + _COMMITTED_BYTES, end)
-            found = check.whole_records(self.dispatched_end, limit)
-            if found.end <= self.dispatched_end:
-                raise CorruptRecordError("committed entry", found.end, f"records up to {end}", "none")
-            self._enter_whole(found, is_counted=group.leads)
+        found = check.whole_records(self.dispatched_end, min(self.dispatched_end + _COMMITTED_BYTES, end))
+        if found.end <= self.dispatched_end:
+            raise CorruptRecordError("committed entry", found.end, f"records up to {end}", "none")
+        self._enter_whole(found, is_counted=group.leads)
+        return self.dispatched_end < end
 
     def _enter_whole(self, found: RawRecords, *, is_counted: bool) -> None:
         """Enter committed records; `is_counted` where this writer has appended them."""
@@ -570,12 +580,43 @@ class StoreWriter:
     def _sync_records(self) -> None:
         sync = self.begin_log_sync()
         try:
-            sync.log.run()
+            is_late = self._is_late(sync.log)
         except BaseException as error:
             self.end_log_sync(sync, error)
             raise
+        if is_late:
+            self._overdue = sync.log.end
+            raise self._no_majority()
         reach("log-synced")
         self.end_log_sync(sync, None)
+
+    def _is_late(self, sync: AnyLogSync) -> bool:
+        """Sync the log. Returns whether a group's majority lacks it still: puts wait for the caller, so it waits a moment only."""
+        if self._group is not None:
+            return not self._group.wait(sync.end, _MAJORITY_SECONDS)
+        sync.run()
+        return False
+
+    def _no_majority(self) -> StoreNotWritableError:
+        reason = f"no majority of its DLedger group has the log up to {self._overdue} yet; what was put may come to be readable"
+        return StoreNotWritableError(self.root, reason, "look whether the group's other brokers run")
+
+    def refuse_while_late(self) -> None:
+        """After an own put that no majority had in time nothing is planned until it is readable: what it did would be done again.
+
+        Raises StoreNotWritableError, OSError.
+        """
+        if self._group is None or self._overdue is None:
+            return
+        if self._group.committed_end < self._overdue:
+            raise self._no_majority()
+        self.dispatch()
+        self._overdue = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too much waits for a majority of its group."""
+        return self._group is not None and self._group.is_full
 
     def begin_derived_sync(self, least_pages: int) -> DerivedSync:
         """A sync of queues with at least so many dirty pages; 0 = of all derived files. End it with `end_derived_sync`."""

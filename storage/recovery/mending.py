@@ -56,8 +56,7 @@ def apply_recovery(
     Before work that an unclean start from the present checkpoint would not repeat if this recovery were killed, the checkpoint is
     lowered: to the queue entries known to be on disk, and to the last kept index file.
     `quarantine` is the copy of what is cut, for the report. Without `cuts_log` the log is a DLedger group's, and stays. `on_progress`
-    gets how many bytes of how many are dispatched. Raises the
-    plan's StoreDamagedError, before any change, unless `truncate_damage`.
+    gets how many bytes of how many are dispatched. Raises the plan's StoreDamagedError, before any change, unless `truncate_damage`.
     """
     if plan.damage is not None and not truncate_damage:
         raise plan.damage

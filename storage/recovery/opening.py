@@ -118,6 +118,8 @@ def open_for_writing(
             opening.ends.held_from = hint.log_end
         return opening
     left = boot_left(file_system, root)
+    if left == "":  # Apache's broker had it open last
+        log.has_own_queues = False
     is_restarted = has_restarted(file_system, left)
     torn_by = (Crash.MACHINE if is_restarted else Crash.PROCESS) if cuts_torn and is_own_log else None
 

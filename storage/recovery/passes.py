@@ -126,8 +126,8 @@ def plan_recovery(
     that queues know were complete before their entries were made; this holds if the machine did not stop. It also ends before a
     record of a batch queue: the follower that wrote it has died before it could cut it.
 
-    At the `committed_end` of a DLedger group's log the log ends for the store, or where its queues end, which have committed records
-    only. What stands behind is the group's, and neither damage nor cut.
+    At the `committed_end` of a DLedger group's log the log ends for the store, or where its queues end, if they have committed records
+    only. What stands behind is the group's, and neither damage nor cut. Apache's broker enters its whole log into queues at its start.
     """
     tails = read_tails(list(queues))
     written_ends, greatest = tails.ends_by_name(), int(max(tails.greatest_ends(), default=-1))
@@ -136,11 +136,13 @@ def plan_recovery(
         return RecoveryPlan(
             was_clean, 0, 0, 0, None, None, None, written_ends, dict.fromkeys(written_ends, 0), zero_until=zero_until
         )
+    committed_end = limit = log.committed_end
+    if committed_end is not None:
+        greatest = greatest if log.has_own_queues else min(greatest, committed_end)
+        limit = max(committed_end, greatest)
     start = _walk_start(log, checkpoint, greatest, was_clean=was_clean, index_safe=index_safe)
     if from_greatest_end and log.minimum < greatest <= log.files[-1].end:
         start = greatest
-    committed_end = log.committed_end
-    limit = None if committed_end is None else max(committed_end, greatest)
     walk = log.walk(start, check_crc=check_crc, limit=limit)
     last = before = None
     is_unfinished_end = False

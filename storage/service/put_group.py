@@ -383,7 +383,9 @@ class Acknowledgement(Pending[PutStatus]):
                 status = self._late
             else:
                 if error is not None:
-                    raise OSError(errno.EIO, f"the log was not synced ({error})", self._root) from error
+                    is_of_group = self._late is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+                    what = "it is not known whether the group keeps it" if is_of_group else "the log was not synced"
+                    raise OSError(errno.EIO, f"{what} ({error})", self._root) from error
         if self.copies is not None:
             copied = self._acks.wait(self.copies, self._left_ms(slave_timeout_ms))
             status = status if copied is PutStatus.PUT_OK else copied

@@ -415,10 +415,14 @@ class PutService:
 
     @contextmanager
     def exclusive(self) -> Iterator[MessageStore]:
-        """The store, for the caller alone: to read, or to put and flush as its owner. Puts wait meanwhile."""
+        """The store, for the caller alone: to read, or to put and flush as its owner. Puts wait meanwhile.
+
+        Raises StoreNotWritableError if it is closed, or no majority of its DLedger group has what was put here last.
+        """
         with self._lock:
             self._refuse_if_closed()
             try:
+                self._writer.refuse_while_late()
                 yield self._store
             finally:
                 self._fail_commits()
@@ -464,7 +468,8 @@ class PutService:
         In a DLedger group PUT_OK means that a majority has it on disk; IN_SYNC_REPLICAS_NOT_ENOUGH also that none has had it in time,
         and that it may come to be readable.
         `waits` False waits for neither disk nor replicas; None = not if every message says WAIT=false.
-        Raises MessageIllegalError and StoreNotWritableError with nothing stored, OSError if that is unknown.
+        Raises MessageIllegalError and StoreNotWritableError with nothing stored, OSError if that is unknown. In a DLedger group that
+        is unknown after a StoreNotWritableError, too, if the append has begun: leadership may end amid it.
         """
         inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
         return self.put_later(inner, waits=waits)()
@@ -520,7 +525,7 @@ class PutService:
 
     def _admitted(self, waits: bool, *, is_heard: bool = True) -> int | PutStatus:
         """How many copies a put that starts now must have; or why it is refused."""
-        if is_heard and (self.is_os_page_cache_busy or self.is_pool_deficient):
+        if is_heard and (self.is_os_page_cache_busy or self.is_pool_deficient or self._writer.is_full):
             return PutStatus.OS_PAGE_CACHE_BUSY
         if self.is_pool_deficient:
             self._work.end()
@@ -690,9 +695,11 @@ class PutService:
 
     def confirm_turn(self) -> None:
         """Make confirmed messages readable. Java: ReputMessageService."""
-        with self._failing_all(), self._lock:
-            self._writer.dispatch()
-        self.log_grew()
+        is_left = True
+        while is_left:  # puts have their turn in between
+            with self._failing_all(), self._lock:
+                is_left = self._writer.dispatch()
+            self.log_grew()
 
     def readable_within(self, end: int, seconds: float) -> bool:
         """Wait until readers see the log up to `end`; returns whether they do. True if nothing must be confirmed."""

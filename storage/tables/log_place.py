@@ -98,7 +98,7 @@ class LogPlace:
     missing: tuple[str, ...] = ()
     """Parts of a store that ROOT lacks; () = there is a store."""
     entry_directories: tuple[str, ...] = ()
-    """Those of `directories` that hold a DLedger group's files. Such a log is read, and never written."""
+    """Those of `directories` that hold a DLedger group's files. Such a log is written by the group's member alone."""
 
 
 def with_group_log(

@@ -273,8 +273,8 @@ def why_not_written(
 ) -> list[NotWritten]:
     """Why the store at ROOT, or one that would be made there, must not be written; empty if it may.
 
-    A kind of store is looked for only if the settings say nothing against writing: they name the same kinds. The first kind is a
-    group's log, which its member may append to.
+    A kind of store is looked for only if the settings say nothing against writing: they name the same kinds. To a group's log its
+    member may append.
     """
     reasons = refuse_for_writing(config, **writer._asdict())
     if not writer.follows and (master := followed_master(file_system, root)) is not None:
@@ -283,7 +283,8 @@ def why_not_written(
         return [NotWritten(reason, BY_ITS_BROKER if IN_ROCKSDB in reason else None) for reason in reasons]
     return [
         NotWritten(f"{found}: {kind.rule}", kind.cure)
-        for kind in (_KINDS[1:] if writer.is_member else _KINDS)
+        for kind in _KINDS
+        if not (writer.is_member and kind is _GROUP_LOG)
         for found in kind.find(root, config, file_system)
     ]
 
@@ -344,8 +345,9 @@ def _with_batches(text: str, file: str | None) -> TopicTable | None:
     return TopicTable.load(text, file) if BATCH_QUEUES in text else None
 
 
+_GROUP_LOG = _Kind(_group_logs, f"its log is DLedger's. {OF_A_GROUP}")
 _KINDS = (
-    _Kind(_group_logs, f"its log is DLedger's. {OF_A_GROUP}"),
+    _GROUP_LOG,
     _Kind(_queues_in_rocksdb, IN_ROCKSDB, BY_ITS_BROKER),
     _Kind(_tables_in_rocksdb, TABLES_IN_ROCKSDB, BY_ITS_BROKER),
     _Kind(_batch_queues, f"it has {BATCHES_RULE}", BY_ITS_BROKER),

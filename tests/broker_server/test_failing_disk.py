@@ -19,7 +19,7 @@ from spark_mq.broker.admin_handlers import runtime_info
 from spark_mq.broker_server import supervised
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration
-from spark_mq.broker_server.supervised import SupervisedBroker
+from spark_mq.broker_server.supervised import Rests, SupervisedBroker
 from spark_mq.client.admin import Admin
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.errors import ClientError
@@ -492,3 +492,16 @@ def test_a_broker_on_a_full_tmpfs_goes_on_when_there_is_room(tmp_path: Path) -> 
         assert_readable(place / "store", sending.acknowledged)
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_store_that_fails_again_soon_rests_longer_each_time_and_one_that_was_quiet_rests_little() -> None:
+    now = [0.0]
+    rests = Rests(lambda: now[0])
+    assert [rests.next_s() for _ in range(3)] == [0.5, 1, 2], "openings that fail"
+    rests.opened()
+    now[0] += 59
+    assert rests.next_s() == 4
+    rests.opened()
+    now[0] += 60
+    assert rests.next_s() == 0.5
+    assert [rests.next_s() for _ in range(9)][-1] == 30

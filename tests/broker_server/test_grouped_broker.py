@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,14 +14,15 @@ from typing import Any
 import pytest
 
 from spark_mq.broker_server.grouped import GroupedBroker
-from spark_mq.broker_server.settings import read_configuration
+from spark_mq.broker_server.settings import Configuration, read_configuration
 from spark_mq.client.admin import Admin
-from spark_mq.client.errors import ClientError
+from spark_mq.client.errors import ClientError, ResponseError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings, ProducerSettings
 from spark_mq.client.transaction_producer import TransactionListener, TransactionProducer, TransactionState
 from spark_mq.dledger.files import MemberFiles
+from spark_mq.dledger.state import Role, RoleChanged
 from storage import open_store
 from storage.convert import convert
 from storage.errors import ConfigurationError, StoreRefusedError
@@ -51,7 +53,7 @@ class Group:
             f"brokerName={NAME}\nlistenPort={self.ports[member][0]}\nbrokerIP1=127.0.0.1\nnamesrvAddr={self.name_server}\n"
             f"storePathRootDir={self.home / member}\nmappedFileSizeCommitLog={FILE_BYTES}\nmappedFileSizeConsumeQueue=2000\n"
             f"enableDLegerCommitLog=true\ndLegerGroup=g\ndLegerPeers={peers}\ndLegerSelfId={member}\n"
-            f"messageDelayLevel=1s 2s\n{self.lines}",
+            f"messageDelayLevel=1s 2s\ncleanFileForciblyEnable=false\n{self.lines}",
             "utf-8",
         )
         return path
@@ -163,7 +165,8 @@ def test_the_leader_takes_messages_of_all_kinds_and_each_member_has_them_in_its_
         assert result.queue_offset == 1 + max(at for queue, at in sent if queue == result.queue.queue_id)
         sent[result.queue.queue_id, result.queue_offset] = b"after"
         found.start(leader)
-        wait_until(lambda: bodies(found, leader, "T") == sent, "the old leader follows", 30)
+        for member in MEMBERS:  # a follower hears within a second what is committed
+            wait_until(lambda member=member: bodies(found, member, "T") == sent, f"{member} follows", 30)  # type: ignore[misc]
     for member in MEMBERS:
         assert bodies(found, member, "T") == sent
         assert_entries_name_their_places(tmp_path / member / f"dledger-{member}")
@@ -199,6 +202,21 @@ def test_without_a_majority_nothing_is_acknowledged_and_nothing_is_shown(tmp_pat
         found.start(*(each for each in MEMBERS if each != leader))
         found.await_master()
         wait_until(lambda: bodies(found, leader, "T")[place] == b"first", "it is there still", 20)
+
+
+@pytest.mark.slow
+def test_without_a_majority_sends_are_answered_in_time_while_delayed_messages_are_due(tmp_path: Path) -> None:
+    with group(tmp_path) as found:
+        leader = found.await_master()
+        found.await_known(leader)
+        with Producer(found.settings, "G", ProducerSettings(retries=0, send_timeout_ms=20_000)) as producer:
+            producer.send(Message("T", b"first"))
+            producer.send(Message("D", b"later", delay_level=1))
+            found.stop(*(each for each in MEMBERS if each != leader))
+            for _ in range(2):  # the delayed one is due at the second
+                with pytest.raises(ResponseError, match="in-sync replicas not enough"):
+                    producer.send(Message("T", b"never"))
+            found.stop(leader)  # it does not wait for the others
 
 
 @pytest.mark.slow
@@ -289,3 +307,41 @@ def test_settings_that_make_no_member_are_refused(line: str, key: str, text: str
     with pytest.raises(ConfigurationError, match=text) as error:
         read_configuration(f"{sound}{line}\n".encode(), None, {})
     assert error.value.key == key
+
+
+class _Ends:
+    """Files of entries that are 100 bytes long."""
+
+    def end_of(self, index: int) -> int:
+        return 100 * (index + 1)
+
+
+def test_a_term_whose_first_entry_is_committed_late_begins_then(tmp_path: Path) -> None:
+    async def look() -> None:
+        broker = GroupedBroker(lone_configuration(tmp_path))
+        broker._role = RoleChanged(3, Role.FOLLOWER, "n1")
+        broker._on_committed(_Ends(), 4)  # type: ignore[arg-type]
+        assert not broker._due.is_set()
+        broker._role = RoleChanged(4, Role.LEADER, "n0")
+        broker._on_committed(_Ends(), 5)  # type: ignore[arg-type]
+        assert broker._due.is_set()
+
+    asyncio.run(look())
+
+
+def test_a_broker_that_closes_while_its_member_has_failed_opens_nothing_any_more(tmp_path: Path) -> None:
+    async def look() -> None:
+        broker = GroupedBroker(lone_configuration(tmp_path))
+        broker._on_failed(OSError(errno.EIO, "Input/output error"))
+        broker._closing.set()
+        await asyncio.to_thread(broker._look)
+        assert broker._runner is None
+        await broker._server.close()
+        await asyncio.wrap_future(broker._lines.close())
+
+    asyncio.run(look())
+
+
+def lone_configuration(home: Path) -> Configuration:
+    peers = "dLegerGroup=g\ndLegerPeers=n0-127.0.0.1:1;n1-127.0.0.1:2\ndLegerSelfId=n0\n"
+    return read_configuration(f"storePathRootDir={home}\nenableDLegerCommitLog=true\n{peers}".encode(), None, {})

@@ -19,7 +19,7 @@ from spark_mq.dledger.state import Restored
 from storage.errors import CorruptRecordError, StateFileError, StoreLockedError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
-from storage.format.dledger import ENTRY_HEAD_SIZE, Vote, encode_vote, place_of_next
+from storage.format.dledger import ENTRY_HEAD_SIZE, Vote, encode_checkpoint, encode_vote, place_of_next
 from tests.support.crash_disk import EXTREMES
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.failing_file_system import FailingFileSystem, Fault
@@ -463,3 +463,25 @@ def test_sums_that_are_missing_are_refused(tmp_path: Path, log: list[LedgerEntry
     os.unlink(tmp_path / "dledger-n0" / "spark_mq" / "sums")
     with pytest.raises(StateFileError, match="sums: it is missing or damaged"):
         opened(tmp_path)
+
+
+def test_the_checkpoint_says_whether_queues_are_apaches_until_they_are_cut(tmp_path: Path) -> None:
+    path = f"{tmp_path}/dledger-n0"
+    files = MemberFiles(path)
+    files.append([make_entry(0, 1, 0, b"x")])
+    files.sync()
+    assert files.has_own_queues
+    files.close()
+    Path(f"{path}/checkpoint").write_bytes(encode_checkpoint(0, 0))  # as Apache's member leaves it
+    for _ in range(2):
+        files = MemberFiles(path)
+        assert not files.has_own_queues
+        files.save_checkpoint(0)
+        files.close()
+    files = MemberFiles(path)
+    files.own_queues()
+    files.close()
+    files = MemberFiles(path)
+    assert files.has_own_queues
+    assert files.restored().committed_index == 0
+    files.close()

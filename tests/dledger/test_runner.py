@@ -23,7 +23,7 @@ from spark_mq.dledger.messages import (
 from spark_mq.dledger.runner import ByIndex, DivergedError, Runner, RunnerEndedError
 from spark_mq.dledger.state import Diverged, DLedgerSettings, Role, RoleChanged
 from storage.errors import CorruptRecordError, StorageError
-from storage.format.dledger import ENTRY_HEAD_SIZE
+from storage.format.dledger import ENTRY_HEAD_SIZE, committed_index
 from tests.support.waiting import wait_until
 
 PEERS = {f"n{number}": f"127.0.0.1:{21_000 + number}" for number in range(3)}
@@ -240,3 +240,69 @@ def test_a_long_log_waits_at_the_start_for_who_applies_it(tmp_path: Path, monkey
         runner.close()
     assert seen + [entry.index for entry in kept] == list(range(1_000))
     assert max(most) == 150
+
+
+class Alone:
+    """A group of one member, which leads."""
+
+    def __init__(self, place: Path) -> None:
+        self.files = MemberFiles(f"{place}/dledger-n0", file_size_bytes=4_096, index_file_size_bytes=320)
+        self.failures: list[BaseException] = []
+        leads = threading.Event()
+        settings = DLedgerSettings(
+            group="group", self_id="n0", peers={"n0": PEERS["n0"]}, min_vote_ms=5, max_vote_ms=10, file_size_bytes=4_096
+        )
+        self.runner = Runner(
+            settings,
+            self.files,
+            lambda *asked: Future(),
+            ByIndex(lambda index: None),
+            lambda change: change.role is Role.LEADER and leads.set(),  # type: ignore[arg-type, func-returns-value]
+            on_failed=self.failures.append,
+        )
+        self.runner.start()
+        assert leads.wait(10)
+
+
+def test_a_trim_that_the_disk_refuses_ends_who_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Alone(tmp_path)
+    for number in range(30):
+        alone.runner.propose([b"%d" % number * 300]).result(10)
+
+    def fail(begin_index: int) -> int:
+        raise OSError(5, "the disk is broken")
+
+    monkeypatch.setattr(alone.files, "trim", fail)
+    with pytest.raises(RunnerEndedError):
+        alone.runner.trim(8_192).result(10)
+    assert isinstance(alone.failures[0], OSError)
+    alone.runner.close()
+
+
+def test_the_checkpoint_has_its_turn_while_there_is_always_something_to_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_mq.dledger.runner.CHECKPOINT_MS", 50)
+    alone = Alone(tmp_path)
+    sync, is_over = alone.files.sync, threading.Event()
+
+    def sync_and_go_on() -> None:
+        sync()
+        if not is_over.is_set():
+            alone.runner.propose([b"more"])
+
+    monkeypatch.setattr(alone.files, "sync", sync_and_go_on)
+    alone.runner.propose([b"first"])
+    checkpoint = tmp_path / "dledger-n0" / "checkpoint"
+    try:
+        wait_until(lambda: (committed_index(checkpoint.read_bytes()) or 0) > 3, "it says what is committed")
+    finally:
+        is_over.set()
+        alone.runner.close()
+
+
+def test_a_proposal_whose_owner_takes_it_back_is_refused(tmp_path: Path) -> None:
+    alone = Alone(tmp_path)
+    assert alone.runner.propose([b"no"], stands=lambda: False).result(10).code == DLedgerCode.NOT_LEADER
+    assert alone.runner.propose([b"yes"]).result(10).index == 0
+    alone.runner.close()
