@@ -324,7 +324,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         changed = self._refresh()
-        if not self._planned:  # a batch of an earlier run, maybe of another query
+        is_of_others = not self._planned
+        if is_of_others:  # a batch of an earlier run, maybe of another query
             self._await_brokers([*start, *end])
             self.cluster.refuse_lost_queues({queue.broker_name for queue in end} - set(self.cluster.brokers))
             refuse_other_checkpoint(
@@ -335,6 +336,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if changed or before != start or self._planned != ends or starts.keys() != ends.keys():
             starts, _ = self._starts(start, ends)
             self._check_ends(start, starts, ends)
+        if is_of_others and self._group is not None:
+            # Spark before 4.2 names no start anywhere else, and a run of AvailableNow has no second batch there.
+            self._group.store(self.cluster.physical_positions(starts), at_once=True)
         ranges = [QueueRange(queue, starts[queue], stop) for queue, stop in ends.items() if stop > starts[queue]]
         limits = self.options.min_partitions, self.options.max_records_per_partition
         splits = [self.cluster.split(piece, self._request) for piece in split_shown(self.cluster, ranges, *limits)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_mq.conditions import DataLossError, SparkMqError
+from storage.tables.consumer_groups import ConsumerOffsets
 from tests.support.store_builder import StoreBuilder
 
 from .in_process import Position, bodies, open_stream, rows_between
@@ -137,3 +138,15 @@ def test_a_batch_that_was_planned_on_an_older_copy_is_planned_anew(store: StoreB
     sent += store.send_many("Topic", 5)
     anew = open_stream(store.root, **EARLIEST)  # the planned batch's file is deleted
     assert read + bodies(rows_between(anew, position, anew.latestOffset())) == sent
+
+
+def test_a_groups_offsets_follow_a_query_of_one_batch_a_run(store: StoreBuilder) -> None:
+    """Trigger.AvailableNow of such a Spark: what is stored is where the run's batch begins, which Spark has committed."""
+    store.send_many("Topic", 5)
+    position, _ = first_run(store)
+    store.send_many("Topic", 5)
+    run = open_stream(store.root, **EARLIEST, consumerGroup="GroupSpark", commitOffsets="true")
+    run.partitions(position, run.latestOffset())
+    run.stop()
+    table = ConsumerOffsets.load((store.root / "config" / "consumerOffset.json").read_text("utf-8"))
+    assert table.get("Topic", "GroupSpark", 0) == 5
