@@ -27,7 +27,7 @@ HEAD = f"""\
 # Pythons and dependencies
 
 `make test-versions` installs the package and its extras `fast`, `s3`, `rocksdb` and `acl`, without Spark, for each Python, with the
-lowest versions that `pyproject.toml` allows and with the newest ones, and runs these without the slow tests:
+lowest versions that `pyproject.toml` allows and that have a wheel for that Python, and with the newest ones, and runs these without the slow tests:
 {", ".join(f"`{place}`" for place in QUICK)}.
 
 """
@@ -90,7 +90,16 @@ def try_one(wanted: str, bounds: str) -> Tried:
                 "--resolution",
                 RESOLUTIONS[bounds],
             ),
-            *("--group", "pyproject.toml:test", "--editable", ".[fast,s3,rocksdb,acl]"),
+            *(
+                "--only-binary",
+                ":all:",
+                "--no-binary",
+                "spark_mq",
+                "--group",
+                "pyproject.toml:test",
+                "--editable",
+                ".[fast,s3,rocksdb,acl]",
+            ),
         )
         if installed.returncode:
             return Tried(wanted, bounds, f"not installed: {_last(installed.stderr)}", "")
