@@ -115,7 +115,7 @@ def test_the_site_is_built_without_a_warning_and_asks_no_other_host(site: Path, 
     [("docs/broker.md", "[x](#no-such-heading)"), ("README.md", "[x](docs/reading.md#no-such-heading)")],
 )
 @pytest.mark.usefixtures("site")
-def test_a_wrong_link_ends_the_build(page: str, link: str, tmp_path: Path) -> None:
+def test_a_wrong_link_ends_the_build(page: str, target: str, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     for name in ("docs", "scripts", "storage", "spark_mq"):
         shutil.copytree(PROJECT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -123,7 +123,7 @@ def test_a_wrong_link_ends_the_build(page: str, link: str, tmp_path: Path) -> No
         shutil.copy(PROJECT / name, clone)
     (clone / ".venv-docs").symlink_to(PROJECT / ".venv-docs")
     with (clone / page).open("a", encoding="utf-8") as file:
-        file.write(f"\n{link}\n")
+        file.write(f"\n[x]({target}#no-such-heading)\n")
     ran = subprocess.run(["scripts/docs.sh"], cwd=clone, capture_output=True, text=True, check=False, timeout=600)
     assert ran.returncode != 0
     assert "no-such-heading" in ran.stderr
