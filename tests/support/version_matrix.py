@@ -21,12 +21,12 @@ from tests.support.places import PROJECT
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 RESOLUTIONS = {"lowest": "lowest-direct", "newest": "highest"}
 QUICK = ("tests/files", "tests/remoting", "tests/test_without_spark.py")
-SHOWN = ("numpy", "pyarrow", "fsspec", "isal", "lz4", "zstandard", "typer", "rich", "numba", "s3fs")
+SHOWN = ("numpy", "pyarrow", "fsspec", "isal", "lz4", "zstandard", "typer", "rich", "numba", "s3fs", "deltalake")
 TIMEOUT_S = 900
 HEAD = f"""\
 # Pythons and dependencies
 
-`make test-versions` installs the package and its extras `fast`, `s3`, `rocksdb` and `acl`, without Spark, for each Python, with the
+`make test-versions` installs the package and its extras `fast`, `s3`, `rocksdb`, `archive` and `acl`, without Spark, for each Python, with the
 lowest versions that `pyproject.toml` allows and that have a wheel for that Python, and with the newest ones. It runs these without
 the slow tests:
 {", ".join(f"`{place}`" for place in QUICK)}.
@@ -99,7 +99,7 @@ def try_one(wanted: str, bounds: str) -> Tried:
                 "--group",
                 "pyproject.toml:test",
                 "--editable",
-                ".[fast,s3,rocksdb,acl]",
+                ".[fast,s3,rocksdb,archive,acl]",
             ),
         )
         if installed.returncode:
