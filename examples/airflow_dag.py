@@ -1,7 +1,10 @@
 """An Airflow DAG whose tasks are the jobs of a store that no broker serves. Copy it into Airflow's folder of DAGs.
 
 The workers need spark_mq and must see the store. A job that finds the store taken by a broker or another job exits with 75: the task is
-skipped, and the next run does the work. Each job may be killed and repeated.
+skipped, and the next run does the work. Each job may be killed and repeated. No job waits for another: a skipped one keeps none back.
+
+Dead letters are not chosen by time, so what a skipped run has left is in the next one; each is replayed once. Their copies go to the
+failing group alone (`--to retry`). A copy that fails again becomes a new dead letter, and is replayed by a later run.
 """
 
 from __future__ import annotations
@@ -31,5 +34,6 @@ with DAG("rocketmq_deliveries", schedule=timedelta(minutes=1), **SETTINGS) as de
     job("deliver_delayed", "--lock-timeout 30s")
 
 with DAG("rocketmq_upkeep", schedule="0 4 * * *", **SETTINGS) as upkeep:
-    letters = job("replay_dead_letters", "--group OrderGroup --since=-24h")
-    letters >> job("delete_expired_files") >> job("verify_store")
+    job("replay_dead_letters", "--group OrderGroup --to retry --lock-timeout 10m")
+    job("delete_expired_files", "--lock-timeout 10m")
+    job("verify_store")

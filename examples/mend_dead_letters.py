@@ -2,6 +2,7 @@
 
     python examples/mend_dead_letters.py [STORE]    without a store it takes the example store, which has a group with dead letters
 
+With a store it writes into that store: the copies go to the topic TopicMended.
 The write has a name (writeId), so a second run writes nothing. The broker of the store must not run meanwhile. To put letters back
 unchanged, use the job: spark-mq job replay_dead_letters STORE --group GROUP
 """

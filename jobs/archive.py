@@ -38,10 +38,10 @@ from spark_mq.command_options import NO_CLUSTER, Connection, duration_ms
 from spark_mq.conditions import DataLossError, OptionError, SparkMqError
 from spark_mq.source.archive_table import ArchiveTable, Place
 from spark_mq.source.options import SourceOptions
-from spark_mq.values import ValueSchema, avro_schema, json_schema, parse_values, value_fields
 
 if TYPE_CHECKING:
     from spark_mq.archive.typed import TypedReport
+    from spark_mq.values import ValueSchema
 
 _MOST_TASKS = 1_000
 T = TypeVar("T")
@@ -106,8 +106,12 @@ class Archive:
 
     def schemas(self) -> dict[str, ValueSchema]:
         """Topic → the schema of its bodies. Raises OptionError, OSError."""
+        if not self.values:
+            return {}
+        from spark_mq.values import avro_schema, json_schema  # needs Spark
+
         found = {}
-        for text in self.values or ():
+        for text in self.values:
             topic, equals, file = text.partition("=")
             if not equals or not topic or not file:
                 raise OptionError("--values", f"expected TOPIC=FILE, found {text!r}")
@@ -171,6 +175,7 @@ def run(
 def _write_typed(options: Archive, schemas: Mapping[str, ValueSchema], table: ArchiveTable, report: _Report) -> None:
     from spark_mq.archive.typed import SESSION, write_typed
     from spark_mq.session import build_session
+    from spark_mq.values import parse_values, value_fields
 
     for topic, schema in schemas.items():
         spark = build_session("spark_mq archive", master=options.master, config=SESSION)

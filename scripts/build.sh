@@ -10,5 +10,5 @@ else
     build/env/bin/pip install --quiet --disable-pip-version-check build
     build/env/bin/python -m build --outdir dist >/dev/null
 fi
-rm -rf build ./*.egg-info
+rm -rf build/env build/lib build/bdist.* ./*.egg-info # build/site is the documentation
 ls dist/*

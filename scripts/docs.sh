@@ -14,4 +14,5 @@ if ! [ -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
     "$venv/bin/pip" install --quiet --disable-pip-version-check --group docs
     printf '%s\n' "$wanted" >"$stamp"
 fi
-NO_MKDOCS_2_WARNING=1 exec "$venv/bin/mkdocs" build --quiet --strict "$@"
+# Not --quiet: it hides warnings from --strict, too.
+NO_MKDOCS_2_WARNING=1 exec "$venv/bin/mkdocs" build --strict "$@"

@@ -68,7 +68,7 @@ def _site_link(found: re.Match[str], place: str) -> str:
     text = found["text"] or ""
     if _FILE_NAME.fullmatch(text):
         page = ROOT / posixpath.normpath(posixpath.join(posixpath.dirname(place), found["target"].partition("#")[0]))
-        title = re.search(r"^# (.+)$", page.read_text("utf-8"), re.MULTILINE) if page.suffix == ".md" else None
+        title = re.search(r"^# (.+)$", page.read_text("utf-8"), re.MULTILINE) if page.is_file() else None
         text = f"[{title[1]}" if title else text
     return f"{text}]({site_link(found['target'], place)})"
 

@@ -65,7 +65,7 @@ class SparkMqDataSource(DataSource):
         from spark_mq.source.selection import check_schema
 
         options = self._source_options(mode)
-        refuse_options(map(str.lower, self.options), mode)
+        refuse_options((name for name in map(str.lower, self.options) if name != "pushdown" or options.push_down), mode)
         check_schema(options, schema)
         return options, schema.names, [field.name for field in schema if field.nullable]
 

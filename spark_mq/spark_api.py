@@ -12,6 +12,7 @@ from spark_mq.spark_versions import ADMISSION_CONTROL, ARROW_STREAM_WRITER, FILT
 
 try:
     from pyspark import TaskContext
+    from pyspark.sql import Column, DataFrame, SparkSession, functions
     from pyspark.sql.datasource import (
         DataSource,
         DataSourceArrowWriter,
@@ -24,10 +25,15 @@ try:
     from pyspark.sql.types import (
         ArrayType,
         BinaryType,
+        BooleanType,
         DataType,
+        DateType,
+        DoubleType,
         IntegralType,
+        LongType,
         MapType,
         StringType,
+        StructField,
         StructType,
         TimestampType,
     )
@@ -95,6 +101,9 @@ else:
 __all__ = [
     "ArrayType",
     "BinaryType",
+    "BooleanType",
+    "Column",
+    "DataFrame",
     "DataSource",
     "DataSourceArrowWriter",
     "DataSourceReader",
@@ -102,6 +111,8 @@ __all__ = [
     "DataSourceStreamReader",
     "DataSourceStreamWriter",
     "DataType",
+    "DateType",
+    "DoubleType",
     "EqualTo",
     "Filter",
     "GreaterThan",
@@ -111,16 +122,20 @@ __all__ = [
     "IntegralType",
     "LessThan",
     "LessThanOrEqual",
+    "LongType",
     "MapType",
     "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxBytes",
     "ReadMaxRows",
     "ReadMinRows",
+    "SparkSession",
     "StringType",
+    "StructField",
     "StructType",
     "SupportsTriggerAvailableNow",
     "TaskContext",
     "TimestampType",
     "WriterCommitMessage",
+    "functions",
 ]

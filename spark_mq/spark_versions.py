@@ -58,7 +58,9 @@ LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger")
 
 
 def refuse_options(given: Iterable[str], mode: str | None, release: Release | None = None) -> None:
-    """Raises SparkTooOldError for an option that this Spark cannot honour. `given` are names of options in lower case."""
+    """Raises SparkTooOldError for an option that this Spark cannot honour. `given` are names of options in lower case,
+    without a `pushDown` that is false.
+    """
     names = set(given)
     if mode == "streaming":
         for name in LIMITS:

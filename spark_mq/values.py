@@ -19,22 +19,23 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
-from pyspark.sql.types import (
+from spark_mq.conditions import OptionError
+from spark_mq.spark_api import (
     ArrayType,
     BooleanType,
+    Column,
+    DataFrame,
     DataType,
     DateType,
     DoubleType,
     LongType,
+    SparkSession,
     StringType,
     StructField,
     StructType,
     TimestampType,
 )
-
-from spark_mq.conditions import OptionError
+from spark_mq.spark_api import functions as f
 
 VALUE, ERROR = "value", "value_error"
 _CORRUPT = "_spark_mq_unparsed"

@@ -165,7 +165,8 @@ def test_the_version_and_the_projects_address_stand_in_one_place() -> None:
         text=True,
         check=False,
     )
-    assert names.stdout.split() in (["pyproject.toml"], []), "the project's address"
+    assert names.returncode == 0, names.stderr
+    assert names.stdout.split() == ["pyproject.toml"], "the project's address"
 
 
 def test_the_changelog_has_an_entry_for_this_version() -> None:

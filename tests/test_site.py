@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,22 +81,49 @@ def test_every_page_is_in_the_navigation_in_the_readmes_groups() -> None:
     assert of_readers == {group: rows[group] for group in ("Start", "Use", "Run", "Trust")}
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("site")
+    subprocess.run(["scripts/docs.sh", "--site-dir", str(place)], cwd=PROJECT, check=True, timeout=600)
+    return place
+
+
 @pytest.mark.slow
 @pytest.mark.network
-def test_the_site_is_built_without_a_warning_and_asks_no_other_host(tmp_path: Path) -> None:
+def test_the_site_is_built_without_a_warning_and_asks_no_other_host(site: Path, tmp_path: Path) -> None:
     """Once mkdocs is there, the build needs no network: it is repeated without one, if this user may do that."""
-    build = ["scripts/docs.sh", "--site-dir", str(tmp_path / "site")]
-    subprocess.run(build, cwd=PROJECT, check=True, timeout=600)
+    build = ["scripts/docs.sh", "--site-dir", str(tmp_path)]
     alone = ["unshare", "--net"]
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode == 0:
         subprocess.run([*alone, *build], cwd=PROJECT, check=True, timeout=600)
     links = {
         tag
-        for page in (tmp_path / "site").rglob("*.html")
+        for page in site.rglob("*.html")
         for tag in re.findall(r"<(?:link|script|img|iframe)\b[^>]*>", page.read_text("utf-8"))
         if re.search(r'(?:src|href)="?https?://', tag) and not re.search(r'rel="?(?:canonical|prev|next)', tag)
     }
     assert links == set()
-    index = json.loads((tmp_path / "site/search/search_index.json").read_text("utf-8"))
+    index = json.loads((site / "search/search_index.json").read_text("utf-8"))
     found = {entry["location"] for entry in index["docs"]}
     assert {"reading/#options", "api/storage/#storage.open_store", "platforms/databricks/"} <= found
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("page", "target"),
+    [("docs/broker.md", ""), ("README.md", "docs/reading.md")],
+)
+@pytest.mark.usefixtures("site")
+def test_a_wrong_link_ends_the_build(page: str, target: str, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    for name in ("docs", "scripts", "storage", "spark_mq"):
+        shutil.copytree(PROJECT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("README.md", "CHANGELOG.md", "mkdocs.yml", "pyproject.toml"):
+        shutil.copy(PROJECT / name, clone)
+    (clone / ".venv-docs").symlink_to(PROJECT / ".venv-docs")
+    with (clone / page).open("a", encoding="utf-8") as file:
+        file.write(f"\n[x]({target}#no-such-heading)\n")
+    ran = subprocess.run(["scripts/docs.sh"], cwd=clone, capture_output=True, text=True, check=False, timeout=600)
+    assert ran.returncode != 0
+    assert "no-such-heading" in ran.stderr

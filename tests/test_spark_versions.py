@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from spark_mq import spark_versions
 from spark_mq.conditions import SparkTooOldError
+from spark_mq.data_source import SparkMqDataSource
+from spark_mq.spark_api import StringType, StructField, StructType
 from spark_mq.spark_versions import (
     ADMISSION_CONTROL,
     ARROW_STREAM_WRITER,
@@ -16,6 +21,7 @@ from spark_mq.spark_versions import (
     refuse_options,
     release_of,
 )
+from tests.support.store_builder import StoreBuilder
 
 
 @pytest.mark.parametrize(
@@ -47,6 +53,19 @@ def test_push_down_is_refused_where_spark_hands_on_no_filters() -> None:
     with pytest.raises(SparkTooOldError, match=r"pushDown needs Spark 4\.1: "):
         refuse_options(["pushdown"], "batch", (4, 0))
     refuse_options(["pushdown"], "batch", (4, 1))
+
+
+def test_push_down_that_is_left_off_is_refused_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    StoreBuilder(tmp_path / "store").send_many("Topic", 1)
+    monkeypatch.setattr(spark_versions, "spark_release", lambda: (4, 0))
+
+    def plan(push_down: str) -> None:
+        options = {"path": f"{tmp_path}/store", "topic": "Topic", "columns": "topic", "pushDown": push_down}
+        SparkMqDataSource(options).reader(StructType([StructField("topic", StringType())])).partitions()
+
+    plan("false")
+    with pytest.raises(SparkTooOldError, match="pushDown"):
+        plan("true")
 
 
 @pytest.mark.parametrize("release", [(4, 2), (4, 3), (5, 0)])

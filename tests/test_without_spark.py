@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -14,7 +15,7 @@ import pytest
 from tests.support.fixture_stores import Fixture
 from tests.support.places import PROJECT
 
-NOT_THERE = ("pyspark", "py4j", "delta", "pandas", "numba", "llvmlite", "rocksdict", "yaml", "s3fs")
+NOT_THERE = ("pyspark", "py4j", "delta", "deltalake", "pandas", "numba", "llvmlite", "rocksdict", "yaml", "s3fs")
 """Top-level packages of extras: a plain `pip install spark_mq` has none of them."""
 
 BLOCKED = f"""
@@ -36,6 +37,7 @@ NEED_SPARK = {
     "spark_mq.data_source",
     "spark_mq.replay_audit",
     "spark_mq.spark_api",
+    "spark_mq.values",
     *(
         f"spark_mq.sink.{name}"
         for name in ("columns", "commit", "direct_writer", "live_sink", "partition_writer", "writers")
@@ -93,7 +95,9 @@ def test_a_public_name_that_needs_spark_says_what_to_install(name: str) -> None:
 def test_a_spark_without_python_data_sources_is_told_which_release_brings_them(tmp_path: Path) -> None:
     (tmp_path / "pyspark" / "sql").mkdir(parents=True)
     (tmp_path / "pyspark" / "__init__.py").write_text("__version__ = '3.5.9'\nclass TaskContext: ...\n", "ascii")
-    (tmp_path / "pyspark" / "sql" / "__init__.py").touch()
+    (tmp_path / "pyspark" / "sql" / "__init__.py").write_text(
+        "Column = DataFrame = SparkSession = functions = 1\n", "ascii"
+    )
     done = subprocess.run(
         [
             sys.executable,
@@ -136,6 +140,8 @@ def test_commands_work_without_spark(pristine_store: Callable[[str], Fixture], t
         ["verify", path],
         ["job", "list"],
         ["lag", "--help"],
+        ["job", "archive", "--help"],
+        ["job", "restore", "--help"],
     ):
         done = command(*words)
         assert done.returncode == 0, (words, done.stderr)
@@ -149,9 +155,18 @@ def test_the_demo_shows_the_store_and_says_how_to_get_spark() -> None:
     assert "pip install 'spark_mq[spark]'" in done.stdout
 
 
-def test_the_doctor_says_what_to_install() -> None:
-    from spark_mq.doctor_probe import MODULES
-
-    assert "pyspark" in MODULES, "the probe looks for it"
-    done = run("import spark_mq.doctor as doctor; print(doctor.INSTALL)")
-    assert done.stdout.strip() == "pip install 'spark_mq[spark]'"
+def test_the_doctor_says_what_to_install(tmp_path: Path) -> None:
+    """It starts interpreters of its own, so each one must lack the packages."""
+    (tmp_path / "sitecustomize.py").write_text(BLOCKED, "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", "from spark_mq.cli import main; main()", "doctor", "--json"],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert any("pip install 'spark_mq[spark]'" in str(each) and "cannot import pyspark" in str(each) for each in found)

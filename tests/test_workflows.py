@@ -67,8 +67,16 @@ def test_only_the_publishing_job_of_a_release_can_speak_to_the_index() -> None:
     jobs = read(GITHUB / "workflows" / "release.yml")["jobs"]
     assert [name for name, job in jobs.items() if "permissions" in job] == ["publish"]
     assert jobs["publish"]["environment"]["name"] == "pypi"
-    assert jobs["publish"]["needs"] == "wheel"
-    assert jobs["wheel"]["needs"] == "ready"
+    assert jobs["publish"]["needs"] == ["tests", "wheel"]
+    assert jobs["wheel"]["needs"] == jobs["tests"]["needs"] == "ready"
+
+
+def test_a_release_is_published_from_main_and_tested_first() -> None:
+    jobs = read(GITHUB / "workflows" / "release.yml")["jobs"]
+    commands = {name: [step["run"] for step in job.get("steps", []) if "run" in step] for name, job in jobs.items()}
+    assert commands["ready"][0] == 'git merge-base --is-ancestor "$GITHUB_SHA" origin/main'
+    assert jobs["ready"]["steps"][0]["with"]["fetch-depth"] == 0, "the history, which the question needs"
+    assert commands["tests"] == ["make check", "make test"]
 
 
 def test_a_release_is_refused_until_tag_changelog_and_address_are_right(tmp_path: Path) -> None:

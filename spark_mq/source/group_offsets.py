@@ -4,7 +4,8 @@ The stored offset is the `start` argument of `latestOffset`: the end of the last
 comes a batch late, and never for the last batch.) So a stored offset is never ahead of the processed data. It may be behind: by a
 second, because there is at most one write a second; by the last batch of a query that was stopped or killed, until it starts again;
 and for as long as another writer or Apache's broker holds the store. If a spark_mq broker on this machine holds the store, it takes the
-offsets over. A run of Trigger.AvailableNow ends with everything stored.
+offsets over. A run of Trigger.AvailableNow ends with everything stored; with a Spark before 4.2, which names a start only with a
+batch (`partitions`), it stores where its one batch begins.
 
 Offsets follow the query alone: a query that starts lower sets the group back, and overwrites another consumer of the same group.
 Give each query its own group.

@@ -37,6 +37,11 @@ from storage.epoch_times import current_time_ms
 _THE_STORE = {"path": "the store of ", "nameServer": "", "archive": ""}
 _OWN_CHECKPOINT = "Give each query a checkpointLocation of its own, also after its topics were changed"
 
+_PLAN_AGAIN = (
+    "Stop the query, delete the newest file of its checkpoint's directory offsets, and start it: that batch is not committed, and is "
+    "then planned anew"
+)
+
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One query's view of the cluster."""
@@ -175,6 +180,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _all_there_is(self) -> QueueOffsets:
         """The ends of all queues, where Spark does not say from where the query reads. `partitions` learns it, and checks it then."""
         self._refresh()
+        self.cluster.refuse_lost_queues(self.cluster.brokers)
         return self._moved(QueueOffsets(), self._available())
 
     def _latest(self, start: QueueOffsets, limit: ReadLimit | None) -> QueueOffsets:
@@ -284,6 +290,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         selected, brokers = self._named_by_options(missing), self.cluster.brokers
         if len(missing) == len(start):
             refuse_other_checkpoint(missing, selected, brokers, self.options.place_option)
+        back = {queue for queue in missing if queue in selected and self._is_there(queue)}
         return [
             loss_of(
                 queue,
@@ -292,8 +299,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 brokers=brokers,
                 option=self.options.place_option,
             )
+            if queue not in back
+            else f"queue {queue} at offset {start[queue].next} is there, and the batch that the checkpoint has planned leaves it out: "
+            f"that batch was planned while the queue was not there\n{_PLAN_AGAIN}. "
+            "With failOnDataLoss=false the batch is run, and later all messages of the queue are read again"
             for queue in sorted(missing)
         ]
+
+    def _is_there(self, queue: QueueId) -> bool:
+        return queue.broker_name in self.cluster.brokers and self.cluster.facts(queue) is not None
 
     def _is_only_not_shown(self, queue: QueueId) -> bool:
         """Whether an unread queue is just empty: a cluster shows such queues, a store has no files of them."""
@@ -310,7 +324,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         changed = self._refresh()
-        if not self._planned:  # a batch of an earlier run, maybe of another query
+        is_of_others = not self._planned
+        if is_of_others:  # a batch of an earlier run, maybe of another query
             self._await_brokers([*start, *end])
             self.cluster.refuse_lost_queues({queue.broker_name for queue in end} - set(self.cluster.brokers))
             refuse_other_checkpoint(
@@ -320,14 +335,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before, starts = self._looked_up
         if changed or before != start or self._planned != ends or starts.keys() != ends.keys():
             starts, _ = self._starts(start, ends)
-            self._check_ends(ends)
+            self._check_ends(start, starts, ends)
+        if is_of_others and self._group is not None:
+            # Spark before 4.2 names no start anywhere else, and a run of AvailableNow has no second batch there.
+            self._group.store(self.cluster.physical_positions(starts), at_once=True)
         ranges = [QueueRange(queue, starts[queue], stop) for queue, stop in ends.items() if stop > starts[queue]]
         limits = self.options.min_partitions, self.options.max_records_per_partition
         splits = [self.cluster.split(piece, self._request) for piece in split_shown(self.cluster, ranges, *limits)]
         return list(into_partitions(splits, *limits))
 
-    def _check_ends(self, ends: dict[QueueId, int]) -> None:
-        """A batch that is replayed after a restart may have lost its end, if a broker's recovery cut the log."""
+    def _check_ends(self, start: QueueOffsets, starts: dict[QueueId, int], ends: dict[QueueId, int]) -> None:
+        """A batch that is replayed after a restart may have lost its end, if a broker's recovery cut the log. One that was planned on
+        an older copy of a store may end before it starts: the next batch would read again what lies between.
+        """
         losses = [
             f"queue {queue} ends at {self.cluster.maximum(queue)}, before the end of a batch that the checkpoint has planned, {end}: "
             f"the store is older than the checkpoint, or a recovery has cut its log\nBring the newer store back, or name it in "
@@ -337,6 +357,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if queue.broker_name in self.cluster.brokers
             and end > max(self.cluster.bounds(queue))
             and self.cluster.facts(queue) is not None
+        ]
+        losses += [
+            f"queue {queue}: the batch that the checkpoint has planned starts at {starts[queue]} and ends at {end}, so it was planned "
+            f"on a store that was older than the checkpoint\n{_PLAN_AGAIN}. "
+            "With failOnDataLoss=false the batch is run, and later the messages between are read again"
+            for queue, end in ends.items()
+            if queue in start and end < starts[queue] == start[queue].next
         ]
         if losses and self.options.fail_on_data_loss:
             raise DataLossError(*losses)

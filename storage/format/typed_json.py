@@ -208,7 +208,7 @@ def _codec_of(hint: Any) -> JsonCodec:
         return _nested_codec(hint)
     if origin is tuple:
         return list_codec(_codec_of(parts[0]))
-    if origin is not None and issubclass(origin, Mapping):
+    if isinstance(origin, type) and issubclass(origin, Mapping):  # Annotated is no class from Python 3.13 on
         return _map_codec(_key_codec(parts[0]), _codec_of(parts[1]))
     said = hint.__metadata__[0]
     return JsonCodec(_number_reader(said), str) if isinstance(said, int) else JsonCodec(_enum_reader(said), quoted)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from spark_mq.conditions import DataLossError
+from spark_mq.conditions import DataLossError, SparkMqError
+from storage.tables.consumer_groups import ConsumerOffsets
 from tests.support.store_builder import StoreBuilder
 
 from .in_process import Position, bodies, open_stream, rows_between
@@ -81,3 +83,70 @@ def test_a_lost_topic_is_noticed_while_the_query_runs(store: StoreBuilder) -> No
     store.send_many("Topic", 25, prefix="new ")
     with pytest.raises(DataLossError):
         reader.latestOffset()
+
+
+def copy_of(store: StoreBuilder, to: Path) -> Path:
+    shutil.copytree(store.root, to)
+    return to
+
+
+def test_a_batch_that_was_planned_without_a_broker_is_planned_anew(tmp_path: Path) -> None:
+    """Spark writes an end to its checkpoint before the source learns the start, so before it can refuse."""
+    here, there = StoreBuilder(tmp_path / "broker-a"), StoreBuilder(tmp_path / "broker-b")
+    read = here.send_many("Topic", 3) + there.send_many("Topic", 4)
+    both = open_stream([here.root, there.root], **EARLIEST)
+    position = both.latestOffset()
+    assert sorted(bodies(rows_between(both, both.initialOffset(), position))) == sorted(read)
+    later = here.send_many("Topic", 2, prefix="later ") + there.send_many("Topic", 2, prefix="later ")
+
+    alone = open_stream([here.root], **EARLIEST)
+    planned = alone.latestOffset()
+    with pytest.raises(DataLossError, match=r"Topic/broker-b/0 at offset 4: no store of broker broker-b"):
+        alone.partitions(position, planned)
+
+    repeated = open_stream([here.root, there.root], **EARLIEST)
+    with pytest.raises(DataLossError, match=r"(?s)Topic/broker-b/0 at offset 4 is there, .* leaves it out.*offsets"):
+        repeated.partitions(position, planned)
+
+    anew = open_stream([here.root, there.root], **EARLIEST)  # the planned batch's file is deleted
+    assert sorted(bodies(rows_between(anew, position, anew.latestOffset()))) == sorted(later)
+
+
+def test_a_store_whose_queues_are_not_there_gives_no_end(store: StoreBuilder) -> None:
+    """Nothing is written to the checkpoint then."""
+    store.send_many("Topic", 5)
+    shutil.rmtree(store.root / "consumequeue")
+    with pytest.raises(SparkMqError, match="consumequeue"):
+        open_stream(store.root, **EARLIEST).latestOffset()
+
+
+def test_a_batch_that_was_planned_on_an_older_copy_is_planned_anew(store: StoreBuilder, tmp_path: Path) -> None:
+    sent = store.send_many("Topic", 50)
+    older = copy_of(store, tmp_path / "older" / "broker-a")
+    sent += store.send_many("Topic", 50)
+    position, read = first_run(store)
+
+    on_older = open_stream(older, **EARLIEST)
+    planned = on_older.latestOffset()
+    with pytest.raises(DataLossError):
+        on_older.partitions(position, planned)
+
+    repeated = open_stream(store.root, **EARLIEST)
+    with pytest.raises(DataLossError, match=r"(?s)Topic/broker-a/0.* starts at 100 and ends at 50.*offsets"):
+        repeated.partitions(position, planned)
+
+    sent += store.send_many("Topic", 5)
+    anew = open_stream(store.root, **EARLIEST)  # the planned batch's file is deleted
+    assert read + bodies(rows_between(anew, position, anew.latestOffset())) == sent
+
+
+def test_a_groups_offsets_follow_a_query_of_one_batch_a_run(store: StoreBuilder) -> None:
+    """Trigger.AvailableNow of such a Spark: what is stored is where the run's batch begins, which Spark has committed."""
+    store.send_many("Topic", 5)
+    position, _ = first_run(store)
+    store.send_many("Topic", 5)
+    run = open_stream(store.root, **EARLIEST, consumerGroup="GroupSpark", commitOffsets="true")
+    run.partitions(position, run.latestOffset())
+    run.stop()
+    table = ConsumerOffsets.load((store.root / "config" / "consumerOffset.json").read_text("utf-8"))
+    assert table.get("Topic", "GroupSpark", 0) == 5

@@ -25,6 +25,7 @@ HEAD = """\
 
 `make test-spark SPARK=4.1.4` runs the tests of Spark in an environment with that release, and writes its column here. `works`: its
 test passed. `needs 4.2`: the release cannot do it, and the query is refused at planning, with that release in the text.
+The numbers count all tests of the column's run, which may have been given more files than these features' own.
 
 """
 

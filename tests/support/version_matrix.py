@@ -20,14 +20,15 @@ from tests.support.places import PROJECT
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 RESOLUTIONS = {"lowest": "lowest-direct", "newest": "highest"}
-QUICK = ("tests/format", "tests/files", "tests/remoting", "tests/test_without_spark.py")
-SHOWN = ("numpy", "pyarrow", "fsspec", "isal", "lz4", "zstandard", "typer", "rich", "numba", "s3fs")
+QUICK = ("tests/files", "tests/remoting", "tests/test_without_spark.py")
+SHOWN = ("numpy", "pyarrow", "fsspec", "isal", "lz4", "zstandard", "typer", "rich", "numba", "s3fs", "deltalake")
 TIMEOUT_S = 900
 HEAD = f"""\
 # Pythons and dependencies
 
-`make test-versions` installs the package and its extras `fast`, `s3`, `rocksdb` and `acl`, without Spark, for each Python, with the
-lowest versions that `pyproject.toml` allows and with the newest ones, and runs these without the slow tests:
+`make test-versions` installs the package and its extras `fast`, `s3`, `rocksdb`, `archive` and `acl`, without Spark, for each Python, with the
+lowest versions that `pyproject.toml` allows and that have a wheel for that Python, and with the newest ones. It runs these without
+the slow tests:
 {", ".join(f"`{place}`" for place in QUICK)}.
 
 """
@@ -90,7 +91,16 @@ def try_one(wanted: str, bounds: str) -> Tried:
                 "--resolution",
                 RESOLUTIONS[bounds],
             ),
-            *("--group", "pyproject.toml:test", "--editable", ".[fast,s3,rocksdb,acl]"),
+            *(
+                "--only-binary",
+                ":all:",
+                "--no-binary",
+                "spark_mq",
+                "--group",
+                "pyproject.toml:test",
+                "--editable",
+                ".[fast,s3,rocksdb,archive,acl]",
+            ),
         )
         if installed.returncode:
             return Tried(wanted, bounds, f"not installed: {_last(installed.stderr)}", "")
@@ -129,6 +139,12 @@ def _versions(python: Path) -> str:
     return ", ".join(f"{name} {found[name]}" for name in SHOWN if name in found)
 
 
+def _page(tried: Sequence[Tried]) -> str:
+    rows = sorted(tried, key=lambda one: (one.python, list(RESOLUTIONS).index(one.bounds)))
+    head = ("| Python | dependencies | tests | versions |\n", "| --- | --- | --- | --- |\n")
+    return HEAD + "".join((*head, *(one.line() for one in rows)))
+
+
 def main(arguments: Sequence[str]) -> int:
     page, *pythons = arguments
     tried = []
@@ -136,8 +152,7 @@ def main(arguments: Sequence[str]) -> int:
         for bounds in RESOLUTIONS:
             tried.append(try_one(wanted, bounds))
             print(tried[-1].line(), end="", flush=True)
-    head = ("| Python | dependencies | tests | versions |\n", "| --- | --- | --- | --- |\n")
-    (PROJECT / page).write_text(HEAD + "".join((*head, *(one.line() for one in tried))), encoding="utf-8")
+            (PROJECT / page).write_text(_page(tried), encoding="utf-8")
     return int(any("failed" in one.outcome or "error" in one.outcome for one in tried))
 
 
