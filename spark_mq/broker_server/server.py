@@ -295,7 +295,9 @@ class RunningBroker:
         Name servers that have lost their tables may not know a master that serves this slave its log.
         """
         following = self.following
-        if following is None or not self._stands_in or self._is_closing or following.follower.status.is_connected:
+        if following is None or not self._stands_in or self._is_closing:
+            return False
+        if following.follower is None or following.follower.status.is_connected:
             return False
         return following.knows_progress(name)
 

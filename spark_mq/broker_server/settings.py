@@ -435,7 +435,7 @@ def _lacks_for_escapes(store: StoreConfig, process: ProcessSettings) -> str | No
     """Why no slave stands in here for a master that is gone; None = one does."""
     if store.mode.enable_controller_mode:
         return "in controller mode"
-    if store.mode.enable_d_leger_commit_log:
+    if store.mode.enable_dleger_commit_log:
         return "in a DLedger group"
     if not store.replication.enable_slave_acting_master:
         return "without enableSlaveActingMaster"
