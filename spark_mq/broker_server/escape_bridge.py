@@ -8,9 +8,8 @@ A master that comes back takes the slave's progress over before it registers (`t
 
 Java: EscapeBridge, and its callers in ScheduleMessageService, TimerMessageStore and TransactionalMessageServiceImpl. Departures: Java
 sends with WAIT=false, here the other broker waits for its disk, as its settings say. A message that no other broker takes waits, and
-those behind it: of its level, of the timer, of the halves. Java drops a half after eleven tries, and a timed message after three. An
-answer that the message is stored counts, where Java sends it again. A message for a static topic waits
-for its master.
+those behind it: of its level, of the timer, of the halves. Java drops a half after eleven tries, and a timed message after three.
+Answers that the message is stored count, Java sends it again. A message for a static topic waits for its master.
 """
 
 from __future__ import annotations
