@@ -38,8 +38,8 @@ _THE_STORE = {"path": "the store of ", "nameServer": "", "archive": ""}
 _OWN_CHECKPOINT = "Give each query a checkpointLocation of its own, also after its topics were changed"
 
 _PLAN_AGAIN = (
-    "Stop the query, delete the newest file of its checkpoint's directory offsets, and start it: that batch is not committed, and is "
-    "then planned anew"
+    "Stop the query. If the newest file of its checkpoint's directory offsets has no namesake in the directory commits, that batch is "
+    "not committed: delete the file and start the query, which plans the batch anew"
 )
 
 

@@ -197,8 +197,6 @@ NOT_TOLD = re.compile(
 """Settings of Java's that ours do not tell: without a default, of the machine, or without an effect."""
 
 EXPORTED = ("metadata.json", "topic.json", "subscriptionGroup.json", "configs.json", "metrics.json")
-USE_TLS = ['  "useTLS": "false"']
-"""Of clients that Java's broker may be."""
 
 
 class Cluster(NamedTuple):
@@ -378,4 +376,4 @@ def test_settings_that_both_tell_are_told_alike(oracle: Oracle, said: dict[str, 
 def test_exported_files_are_alike(said: dict[str, Said], name: str) -> None:
     mine, their = map(masked, said[name])
     assert len(their) > 10
-    assert differences(mine, their) == {"ours": [], "theirs": USE_TLS if name == "configs.json" else []}
+    assert differences(mine, their) == {"ours": [], "theirs": []}
