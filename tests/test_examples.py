@@ -76,7 +76,7 @@ def test_a_program_with_spark_runs_and_says_that_each_row_is_there_once(name: st
     assert_prints(name, run_program(name, tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.network
 def test_airflow_finds_the_dag_and_its_tasks_are_jobs_with_options_that_they_have(tmp_path: Path) -> None:
     """Airflow itself reads the file, in an environment of its own: 200 MB."""

@@ -23,6 +23,8 @@ REPLICA_COMMANDS = {"convert", "promote", "replicate"}
 CLUSTER_COMMANDS = {"broker", "brokers", "consume", "controller", "groups", "namesrv", "reset-offset"}
 """They take no path."""
 """They open no store that a configuration is given for; `demo` makes one of its own."""
+SPARK_JOBS = {"archive", "restore"}
+"""They read and write by the source and the sink of Spark, which the tables have."""
 
 
 class Places(NamedTuple):
@@ -127,7 +129,7 @@ def test_the_table_names_every_command_and_every_job() -> None:
     commands = {name.split()[1] for name in (*WRITING, *READING) if name.startswith("command ")}
     assert commands | READ_ONLY_COMMANDS | REPLICA_COMMANDS | CLUSTER_COMMANDS == set(COMMANDS)
     jobs = {name.split()[1] for name in (*WRITING, *READING) if name.startswith("job ")}
-    assert jobs == set(JOBS)
+    assert jobs | SPARK_JOBS == set(JOBS)
 
 
 def test_bind_log_says_what_it_did_and_where_nothing_is_to_be_bound(tmp_path: Path) -> None:

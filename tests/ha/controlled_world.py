@@ -24,7 +24,7 @@ from spark_mq.broker_server import (
     server,
     state_copies,
 )
-from spark_mq.broker_server.opening import ControllerMode, serve_slaves
+from spark_mq.broker_server.opening import ControllerMode, GroupRole, serve_slaves
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
 from spark_mq.broker_server.state_copies import MasterPlace
@@ -141,14 +141,22 @@ class SimulatedService(UnwaitedService):
 class SimulatedBroker(RunningBroker):
     """A running broker without its clients. What it starts, keeps and closes is what the real one does."""
 
-    def __init__(self, configuration: Configuration, service: PutService, mode: ControllerMode | None = None) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        service: PutService,
+        mode: ControllerMode | None = None,
+        member: GroupRole | None = None,
+    ) -> None:
         assert mode is not None
+        assert member is None
         node: Any = _acting()
         nothing = SimpleNamespace(close=lambda *_: None, start=lambda: None, on_table_copied=lambda name: None)
         parts = SimpleNamespace(store=SimpleNamespace(config=configuration.store))
         self.node: ControlledNode = node
         self.role = mode.role
-        self._configuration, self._service, self._mode = configuration, service, mode
+        self._configuration, self._service, self._mode, self._member = configuration, service, mode, member
+        self._stands_in = self._is_closing = False
         self.keeper = self._queues = None
         self.following = None
         self.replication = None

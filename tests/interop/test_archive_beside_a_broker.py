@@ -81,7 +81,7 @@ class BrokerWorld:
         raise AssertionError("the broker deletes nothing")
 
 
-@pytest.fixture(params=["ours", "apache"])
+@pytest.fixture(params=[pytest.param("ours", marks=pytest.mark.long), "apache"])
 def broker_world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """Makes the world of one broker: ours, and Apache's."""
     is_ours = request.param == "ours"
@@ -98,7 +98,9 @@ def broker_world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 World = Callable[..., BrokerWorld]
 
 
-@pytest.mark.parametrize("by_path", [False, True], ids=["nameServer", "path"])
+@pytest.mark.parametrize(
+    "by_path", [pytest.param(False, id="nameServer"), pytest.param(True, id="path", marks=pytest.mark.long)]
+)
 def test_a_query_goes_on_in_the_archive_of_a_broker_that_deletes(
     broker_world: World, by_path: bool, tmp_path: Path
 ) -> None:
