@@ -25,7 +25,7 @@ from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue
-from tests.support.java_broker import Oracle, RunningBroker
+from tests.support.java_broker import RELEASE, Oracle, RunningBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
 
@@ -228,10 +228,8 @@ def cluster(servers: Oracle, name: str) -> Iterator[Cluster]:
     (files / "topics.json").write_text(json.dumps(topics), "utf-8")
     groups = [{"groupName": f"Listed{number}", "retryMaxTimes": number} for number in (1, 2)]
     (files / "groups.json").write_text(json.dumps(groups), "utf-8")
-    with (
-        servers.namesrv() as name_server,
-        servers.broker(servers.directory / "store", name_server, **SETTINGS) as broker,
-    ):
+    given = SETTINGS | ({"rocketmqVersion": RELEASE} if servers.is_ours else {})
+    with servers.namesrv() as name_server, servers.broker(servers.directory / "store", name_server, **given) as broker:
         settings = ClientSettings((name_server,))
         with Admin(settings) as admin:
             for topic, queues in (("Sent", QUEUES), ("Written", 1)):
