@@ -135,7 +135,7 @@ def test_an_index_takes_both_and_shows_a_readme_whose_links_lead_to_this_version
 
 @pytest.mark.slow
 @pytest.mark.network
-@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+@pytest.mark.parametrize("kind", [pytest.param("sdist", marks=pytest.mark.long), "wheel"])
 def test_what_is_installed_into_an_empty_environment_reads_the_store_that_ships(
     kind: str, built: Built, tmp_path: Path
 ) -> None:

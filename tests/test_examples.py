@@ -71,7 +71,13 @@ def test_the_program_without_a_broker_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("name", sorted(PRINTED.keys() - {"store_without_broker"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "parquet_to_cluster",
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("live_topic_to_delta", "mend_dead_letters")),
+    ],
+)
 def test_a_program_with_spark_runs_and_says_that_each_row_is_there_once(name: str, tmp_path: Path) -> None:
     assert_prints(name, run_program(name, tmp_path))
 

@@ -112,7 +112,7 @@ def test_the_site_is_built_without_a_warning_and_asks_no_other_host(site: Path, 
 @pytest.mark.network
 @pytest.mark.parametrize(
     ("page", "target"),
-    [("docs/broker.md", ""), ("README.md", "docs/reading.md")],
+    [("docs/broker.md", ""), pytest.param("README.md", "docs/reading.md", marks=pytest.mark.long)],
 )
 @pytest.mark.usefixtures("site")
 def test_a_wrong_link_ends_the_build(page: str, target: str, tmp_path: Path) -> None:

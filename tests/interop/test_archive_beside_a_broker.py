@@ -135,6 +135,7 @@ def test_a_query_goes_on_in_the_archive_of_a_broker_that_deletes(
     assert bodies(by_queue(seen)) == expected, "a stream that was stopped for longer than retention"
 
 
+@pytest.mark.long
 def test_killed_archivers_beside_a_broker_that_deletes_leave_every_message_once(
     broker_world: World, tmp_path: Path
 ) -> None:
