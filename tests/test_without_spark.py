@@ -86,6 +86,7 @@ def test_every_module_that_is_not_sparks_can_be_imported() -> None:
 
 
 @pytest.mark.parametrize("name", ["build_session()", "LagListener", "send_back"])
+@pytest.mark.slow
 def test_a_public_name_that_needs_spark_says_what_to_install(name: str) -> None:
     done = run(f"import spark_mq\nspark_mq.{name}")
     assert "SparkNotFoundError" in done.stderr.splitlines()[-1]
@@ -148,6 +149,7 @@ def test_commands_work_without_spark(pristine_store: Callable[[str], Fixture], t
         assert done.stdout
 
 
+@pytest.mark.slow
 def test_the_demo_shows_the_store_and_says_how_to_get_spark() -> None:
     done = command("demo")
     assert done.returncode == 0, done.stderr
@@ -155,6 +157,7 @@ def test_the_demo_shows_the_store_and_says_how_to_get_spark() -> None:
     assert "pip install 'spark_mq[spark]'" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_doctor_says_what_to_install(tmp_path: Path) -> None:
     """It starts interpreters of its own, so each one must lack the packages."""
     (tmp_path / "sitecustomize.py").write_text(BLOCKED, "utf-8")

@@ -74,6 +74,7 @@ def test_compaction_joins_the_files_of_a_queue_and_day_and_changes_no_row(table:
     assert '"dataChange":true' not in log, "a stream of Delta over the table reads nothing again"
 
 
+@pytest.mark.slow
 def test_compaction_beside_an_archiver_loses_nothing(store: StoreBuilder, table: Path) -> None:
     def meanwhile(joins: Any) -> Any:
         store.send("Topic", "late")
@@ -85,6 +86,7 @@ def test_compaction_beside_an_archiver_loses_nothing(store: StoreBuilder, table:
     assert verify(opened(table)) == []
 
 
+@pytest.mark.slow
 def test_of_two_compactions_the_second_changes_nothing(table: Path) -> None:
     rows = table_rows(table)
 
@@ -99,6 +101,7 @@ def test_of_two_compactions_the_second_changes_nothing(table: Path) -> None:
     assert files_of(table) == 6
 
 
+@pytest.mark.slow
 def test_a_file_that_another_process_removed_is_not_replaced(table: Path) -> None:
     """Else its rows would be there twice."""
     stale = opened(table)
@@ -143,6 +146,7 @@ def test_years_and_days_are_times_to_keep() -> None:
     assert [keep.time_ms // DAY_MS for keep in parse_keep("orders=400d, audit.*=10y", "--keep")] == [400, 3650]
 
 
+@pytest.mark.slow
 def test_vacuum_deletes_what_no_version_names_and_is_old(table: Path) -> None:
     compact(opened(table), joined_here, UpkeepReport())
     orphan = table / "topic-Topic" / "2023-11-14" / "orphan.parquet"

@@ -266,6 +266,7 @@ def test_a_member_that_lost_its_log_gets_it_from_the_leader(tmp_path: Path) -> N
         wait_until(lambda: bodies(found, member, "T") == sent, "it has all again", 30)
 
 
+@pytest.mark.slow
 def test_its_store_is_written_by_nobody_else_and_made_plain(tmp_path: Path) -> None:
     with group(tmp_path) as found:
         leader = found.await_master()
@@ -316,6 +317,7 @@ class _Ends:
         return 100 * (index + 1)
 
 
+@pytest.mark.slow
 def test_a_term_whose_first_entry_is_committed_late_begins_then(tmp_path: Path) -> None:
     async def look() -> None:
         broker = GroupedBroker(lone_configuration(tmp_path))
@@ -329,6 +331,7 @@ def test_a_term_whose_first_entry_is_committed_late_begins_then(tmp_path: Path) 
     asyncio.run(look())
 
 
+@pytest.mark.slow
 def test_a_broker_that_closes_while_its_member_has_failed_opens_nothing_any_more(tmp_path: Path) -> None:
     async def look() -> None:
         broker = GroupedBroker(lone_configuration(tmp_path))
