@@ -11,7 +11,7 @@ A queue is archived from its progress on. Where its log begins behind that, the 
 the same commit. Where another record stands at the place of the last archived one, the topic was deleted and made again: it goes on as
 the next incarnation, from its own beginning. That is said only where the queue's first record was stored later than the last archived
 one; else the log is older than the archive (a copy, a replica that is behind), or has lost messages that are archived, and the queue
-is refused. So is one of which the table has rows that its progress does not know. `begins_anew` archives such queues as their next
+is refused. So is one with rows in the table behind its progress. `begins_anew` archives such queues as their next
 incarnations. A queue that is refused, or in whose log a record is corrupt, holds up no other.
 """
 
@@ -120,7 +120,7 @@ class QueueView(NamedTuple):
     at_last: RecordPlace | None = None
     first: RecordPlace | None = None
     unknown: int | None = None
-    """The newest incarnation of which the table has rows that `progress` does not know."""
+    """The newest incarnation with rows in the table that `progress` does not count."""
 
 
 class QueuePlan(NamedTuple):
@@ -177,7 +177,7 @@ def is_another(last: tuple[int, RecordPlace] | None, at_last: RecordPlace | None
 
 
 def _is_later(first: RecordPlace, last: RecordPlace) -> bool:
-    """Whether a record was stored after another, though the log may have begun anew."""
+    """Whether a record was stored after another, though the log may begin again at 0."""
     return (first[1], first[0]) > (last[1], last[0])
 
 
@@ -222,7 +222,7 @@ def archive_once(
     begins_anew: bool = False,
     on_commit: Callable[[ArchiveReport], None] = lambda report: None,
 ) -> ArchiveReport:
-    """Archive what there is when it starts, and end. `options` say of which topics and where.
+    """Archive what there is when it starts, and end. `options` name the topics and the table.
 
     Raises the source's errors, ArchiveError, and what a task raised.
     """

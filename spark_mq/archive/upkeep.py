@@ -91,7 +91,7 @@ def plan_joins(lives: Iterable[Life], place: Place, small_bytes: int = SMALL_BYT
 
 
 def lives_of(table: ArchiveTable, topics: Callable[[str], bool], report: UpkeepReport) -> list[Life]:
-    """All lives of the topics' queues; topics of which a file cannot be read are noted."""
+    """All lives of the topics' queues; a topic with a file that cannot be read is noted."""
     found = []
     for queue in table.queues():
         if topics(queue.topic):
