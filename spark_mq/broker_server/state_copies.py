@@ -296,7 +296,7 @@ class _Held(NamedTuple):
     own_end: int
     """The own log end at that time."""
     answers: Mapping[str, str]
-    own_delays: str | None
+    own_delays: bytes | None
     """The own offsets of the delay levels before the master was asked."""
 
 
@@ -461,7 +461,7 @@ class StateCopies:
         return True
 
     def _hold(self) -> None:
-        place, own_end, own_delays = self._master.place(), self._service.log_end, self._own_text(DELAYS_FILE)
+        place, own_end, own_delays = self._master.place(), self._service.log_end, self._own(DELAYS_FILE)
         if place is None:
             return
         said = {name: self._said(name) for name in _OF_LOG if name in self._copies}
@@ -484,7 +484,7 @@ class StateCopies:
             return  # the log may be another one's
         self._service.flush()  # what is stored outlives a power loss, so the log must, too
         answers = dict(held.answers)
-        if self._own_text(DELAYS_FILE) != held.own_delays:
+        if self._own(DELAYS_FILE) != held.own_delays:
             # This store has delivered in the master's place since, so the master's older offsets would deliver that again.
             answers.pop(DELAYS_FILE, None)
         for name, answer in answers.items():
@@ -537,15 +537,15 @@ class StateCopies:
             self._topics_until = min(end, service.log_end)
             note_copied_topics(service.store.writer.file_system, service.store.root, self._topics_until)
 
-    def _own_text(self, name: str) -> str | None:
+    def _own(self, name: str) -> bytes | None:
+        """The content of the copy of the master's file of that name; None if there is none."""
         store = self._service.store
-        own = store.writer.file_system.read_file(place_of_copy(store.root, name))
-        return None if own is None else own.decode(errors="replace")
+        return store.writer.file_system.read_file(place_of_copy(store.root, name))
 
     def _store(self, name: str, answer: str) -> None:
         store = self._service.store
         with store.tables_lock:
-            own = store.writer.file_system.read_file(place_of_copy(store.root, name))
+            own = self._own(name)
             text = self._copies[name](answer, None if own is None else own.decode())
             if text is not None:
                 self._service.take_over(name, text)

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 class _PushFilters:
     """`pushFilters` of one reader. Spark asks `__func__` whether it is the base class's own."""
 
-    __func__ = getattr(DataSourceReader, "pushFilters", None)  # no Spark before 4.1 has it, or asks
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", None))  # type: ignore[arg-type]
+    """The function itself, not a method of this object. Spark before 4.1 has none, and does not ask."""
 
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader

@@ -102,6 +102,7 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
     files = [word for name in ("ca", "cert", "key") for word in (f"--tls-{name}-file", f"{tmp_path}/no.pem")]
     cluster = ["--access-key", "me", "--secret-key-file", f"{tmp_path}/secret", "--tls", "--tls-no-verify", *files]
     cluster += ["--tls-server-name", "n", "--request-timeout", "1s"]
+    absent = ["--json", "--name-server", "127.0.0.1:1", "--namespace", "ns", *cluster]
     jobs = [
         ["check_transactions", root, *shared, "--checker", "shop_answers:ask", "--threads", "1", "--checkpoint", str(checkpoint)],
         ["redrive_transactions", root, *shared, "--topic", "Tx"],
@@ -113,17 +114,31 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
         [*replay, "--again", "--to", "topic"],
         [*replay, "--audit", f"{tmp_path}/audit"],
         [*replay, "--where", "no predicate at all"],
-        ["replay_dead_letters", "--group", GROUP, "--json", "--name-server", "127.0.0.1:1", "--namespace", "ns", *cluster],
-        ["verify_store", root, *shared],
+        ["replay_dead_letters", "--group", GROUP, *absent],
     ]  # fmt: skip
-    assert {job for job, *_ in jobs} == set(JOBS)
+    (tmp_path / "orders.json").write_text('{"type": "object", "properties": {"a": {"type": "string"}}}', "utf-8")
+    table = ["--table", f"{tmp_path}/table", "--storage", "timeout=30s"]
+    archive, keep = ["archive", root, *shared, *table, "--master", "local[1]"], ["--compact", "--keep", "Orders=400d", "--vacuum", "7d"]
+    restore = ["restore", *table, "--topic", "Orders", "--audit", f"{tmp_path}/restored"]
+    archiving = [
+        [*archive, "--topics", "Orders", "--max-offsets", "2", "--file-rows", "1", "--new-incarnation"],
+        [*archive, "--pattern", "Ord.*", "--values", f"Orders={tmp_path}/orders.json", *keep, "--verify"],
+        [*archive, "--topics", "Orders", *keep, "--dry-run"],
+        ["archive", *table, *absent],
+        [*restore, root, *shared, "--to", "Again", *times, "--keep-unique-key", "--any-queue", "--dry-run"],
+        [*restore, root, *shared, "--to", "Again", *times, "--master", "local[1]"],
+        [*restore, *absent, "--staging", f"{tmp_path}/staging"],
+    ]  # fmt: skip
+    every = [*jobs, *archiving, ["verify_store", root, *shared]]
+    assert {job for job, *_ in every} == set(JOBS)
     for job in JOBS:
-        given = {word for name, *words in jobs if name == job for word in words if word.startswith("--")}
+        given = {word for name, *words in every if name == job for word in words if word.startswith("--")}
         assert given == options_of(job), job
     with open_store(root, read_only=False):
         busy = submitted(tmp_path, [["deliver_delayed", root, "--lock-timeout", "0"], *jobs[2:3]])
     assert [one.exit_code for one in busy] == [75, 0]
-    *done, audited, refused, unread, verified = submitted(tmp_path, jobs)
+    *ran, verified = submitted(tmp_path, every)
+    *done, audited, refused, unread = ran[: len(jobs)]
     assert [(one.exit_code, one.err) for one in [*done, verified]] == [(0, "")] * (len(done) + 1)
     assert done[5].json["wouldReplay"] == {"Orders": 2}
     assert done[6].json["results"] == {"replayed": 1}
@@ -132,8 +147,20 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
     assert audited.exit_code == 1
     assert audited.json["error"] == f"this Spark has no Delta Lake: start it with spark-submit --packages {DELTA}"
     assert (refused.exit_code, refused.json["exitCode"]) == (2, 2)
-    assert (unread.exit_code, unread.json["nameServer"]) == (1, "127.0.0.1:1")
-    assert "no.pem: TLS failed: the certificate or key cannot be read" in unread.json["error"]
+    archived, kept, looked_at, unread_archive, would, restored, unsent = ran[len(jobs) :]
+    assert [(one.exit_code, one.err) for one in (archived, kept, looked_at, would, restored)] == [(0, "")] * 5
+    with open_store(root) as store:
+        orders, again = (
+            sorted(each.body for queue_id in range(8) for each in store.get(topic, queue_id, 0).messages)
+            for topic in ("Orders", "Again")
+        )
+    assert len(orders) == archived.json["rows"]["Orders"] == kept.json["typed"]["Orders"]["rows"]
+    assert (kept.json["findings"], looked_at.json["wouldArchive"]) == ([], {})
+    assert again == orders
+    assert would.json["ranges"] == restored.json["ranges"]
+    for one in (unread, unread_archive, unsent):
+        assert (one.exit_code, one.json["nameServer"]) == (1, "127.0.0.1:1")
+        assert "no.pem: TLS failed: the certificate or key cannot be read" in one.json["error"]
 
 
 def test_with_deltas_jar_it_keeps_an_audit(root: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Decoders of what name servers and brokers answer to the client and to queries, and of what brokers ask a client.
+"""Decoders of what name servers and brokers answer to the client, to queries and to a slave, and of what brokers ask a client.
 
 An input of calls is a number, which says which call is made, and the answers that it gets, apart by a line `%%`:
 
@@ -20,6 +20,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
+from spark_mq.broker_server.escape_bridge import EscapeBridge
+from spark_mq.broker_server.name_servers import Member as GroupMember
 from spark_mq.client.admin import AsyncAdmin, FoundMessages, NewTopic
 from spark_mq.client.consumer_calls import ConsumerCalls
 from spark_mq.client.errors import ClientError
@@ -40,15 +42,18 @@ from spark_mq.remoting import (
     RequestCode,
     make_request,
     make_response,
+    read_header,
     write_body,
 )
 from spark_mq.remoting import administration as admin
 from spark_mq.remoting import routes as route
-from spark_mq.remoting.messages import CheckTransactionStateRequest
+from spark_mq.remoting.messages import CheckTransactionStateRequest, SendMessageRequest
 from storage.errors import StorageError
+from storage.format.properties import CRC_NAME, decode_properties
 from storage.format.record import encode_record
 from storage.names import MASTER_ID
 from storage.rules.half_messages import TransactionState
+from storage.rules.inner_messages import InnerMessage
 from storage.tables.consumer_groups import SubscriptionGroupConfig
 from tests.support.declared import declared_answer, declared_request
 from tests.support.message_builder import make_message
@@ -295,16 +300,48 @@ def _ready(honest: Mapping[int, tuple[str, bytes]]) -> Mapping[int, tuple[int, d
     return answer_parts(SEPARATOR.join([b"", *(answer(code, *honest[code]) for code in honest)]))[1]
 
 
-def _call_bombs() -> Sequence[bytes]:
-    """Routes of as many queues as an int says, and bodies without end."""
+def _route_bombs() -> Sequence[bytes]:
+    """Routes of as many queues as an int says."""
     lists = b'{"brokerDatas":[],"queueDatas":[%s]}'
     queue = b'{"brokerName":"b","perm":6,"readQueueNums":2147483647,"writeQueueNums":2147483647,"topicSysFlag":0}'
     orders = [b'{"orderTopicConf":"b:%s"}' % count for count in (b"9" * 9, b"9" * 5_000, b"1;b:" * 50_000 + b"1")]
-    routes = [lists % queue, lists % b",".join([queue.replace(b"2147483647", b"65536")] * 100), *orders]
+    return [lists % queue, lists % b",".join([queue.replace(b"2147483647", b"65536")] * 100), *orders]
+
+
+def _call_bombs() -> Sequence[bytes]:
+    """Routes without end, and bodies without end."""
     taking = [b"%d" % _NUMBERS[name] for name in ("route", "consumer's queues")]
-    bodies = [SEPARATOR.join((number, answer(105, "", body))) for number in taking for body in routes]
+    bodies = [SEPARATOR.join((number, answer(105, "", body))) for number in taking for body in _route_bombs()]
     stats = b"%d" % _NUMBERS["topic_stats"]
     return [*bodies, *(SEPARATOR.join((stats, answer(202, "", bomb))) for bomb in JSON_BOMBS)]
+
+
+# What a slave that stands in for its master puts at another one
+
+
+def _read_escape(content: bytes, directory: Path) -> bool:
+    """A message, whose properties are the first line, put at a master that answers. The properties are sent as the log has them."""
+    first, answers = answer_parts(content)
+    properties = decode_properties(first)
+    message = InnerMessage(topic="T", queue_id=0, body=b"half", properties=properties)
+    bridge = EscapeBridge(GroupMember("c", "own", 1, "o:10911"), _SETTINGS, lambda: True)
+    bridge._client = _Answering(answers)
+    bridge._name_servers = NameServers(bridge._client, _SETTINGS)
+    sent = read_header(SendMessageRequest, bridge._request(message, _QUEUE))
+    kept = {name: value for name, value in properties.items() if name != CRC_NAME}
+    assert decode_properties((sent.properties or "").encode()) == kept
+    return bridge.put(message) is None
+
+
+def _escapes(samples: Samples) -> list[bytes]:
+    honest = honest_answers()
+    said = [answer(code, *honest[code]) for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.SEND_MESSAGE_V2)]
+    strings = [b"", b"PGROUP\x01G\x02__CRC32#\x011234567890\x02", *samples.property_strings[:8]]
+    return [SEPARATOR.join((text, *said)) for text in strings]
+
+
+def _escape_bombs() -> Sequence[bytes]:
+    return [SEPARATOR.join((b"", answer(105, "", body))) for body in (*_route_bombs(), *JSON_BOMBS)]
 
 
 # What brokers ask
@@ -364,6 +401,14 @@ DECODERS: Sequence[Decoder] = (
         words=(*FIELD_WORDS, *PROPERTY_WORDS),
         inputs=1_500,
         bombs=_call_bombs,
+    ),
+    Decoder(
+        "answers to a slave that stands in",
+        _escapes,
+        _read_escape,
+        words=(*FIELD_WORDS, *PROPERTY_WORDS),
+        inputs=300,
+        bombs=_escape_bombs,
     ),
     Decoder(
         "requests to a client", _requests, _read_request, (ClientError, StorageError), words=FIELD_WORDS, inputs=500
