@@ -2,9 +2,10 @@
 
 The stored offset is the `start` argument of `latestOffset`: the end of the last batch that Spark has committed. (Spark's `commit(end)`
 comes a batch late, and never for the last batch.) So a stored offset is never ahead of the processed data. It may be behind: by a
-second, because there is at most one write a second; by the last batch of a query that was stopped or killed, until it starts again;
-and for as long as another writer or Apache's broker holds the store. If a spark_mq broker on this machine holds the store, it takes the
-offsets over. A run of Trigger.AvailableNow ends with everything stored; with a Spark before 4.2, which names a start only with a
+second, because there is at most one write a second; after a slow write by ten times its duration, a minute at most; by the last batch
+of a query that was stopped or killed, until it starts again; and for as long as another writer or Apache's broker holds the store. If a
+spark_mq broker on this machine holds the store, it takes the offsets over. An idle query catches up, because Spark goes on asking it. A
+run of Trigger.AvailableNow ends with everything stored; with a Spark before 4.2, which names a start only with a
 batch (`partitions`), it stores where its one batch begins.
 
 Offsets follow the query alone: a query that starts lower sets the group back, and overwrites another consumer of the same group.
