@@ -40,7 +40,7 @@ import typer
 
 from jobs.run import JobReport, Shared, open_to_write, run_job
 from spark_mq.command_options import NO_CLUSTER, Connection
-from spark_mq.conditions import OptionError, as_condition
+from spark_mq.conditions import OptionError
 from spark_mq.options import parse_time
 from spark_mq.replay import (
     NOT_MADE,
@@ -61,7 +61,7 @@ from spark_mq.replay import (
 from spark_mq.terminal import OnProgress, progress_bar
 from storage import open_store
 from storage.epoch_times import current_time_ms
-from storage.errors import DescribedError, StorageError, StoreLockedError, StoreNotWritableError
+from storage.errors import StoreLockedError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.names import dead_letter_topic, validate_group
@@ -332,10 +332,6 @@ def run(
             return _locked_run(options, letters, cluster.to_options())
     except ReplayAtWorkError as error:
         return JobReport([f"nothing done: {error}"], is_busy=True, figures={"nothingDone": str(error)})
-    except DescribedError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise as_condition(error) from None
 
 
 def _locked_run(options: Replay, place: Letters, source: Mapping[str, str]) -> JobReport:

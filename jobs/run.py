@@ -10,7 +10,7 @@ so that it runs as `spark-submit jobs/NAME.py PATH`, `python -m jobs.NAME PATH` 
 are its command line, as those of any command of `spark-mq`. A job that writes opens the store with `open_to_write`, waits its turn for
 `shared.lock_timeout_ms`, and does not catch StoreLockedError: two runs at the same time are safe, and the one that finds the store
 locked exits 75, or 0 with --busy-ok. It does not catch errors that an operator can act on either (StorageError, SparkMqError, OSError,
-no Java): they become one line, with --json an object as well, and a code of `spark_mq/terminal.py`.
+the client's, no Java): they become one line, with --json an object as well, and a code of `spark_mq/terminal.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typer.core import TyperCommand
 
 from jobs import JOBS
 from spark_mq.command_options import LOCK_TIMEOUT_MS, NO_CLUSTER, Conf, LockTimeout, duration_ms, with_options
-from spark_mq.conditions import ConvertedError, SparkMqError
+from spark_mq.conditions import ConvertedError, SparkMqError, as_condition
 from spark_mq.session import SESSION_ERRORS
 from spark_mq.terminal import BUSY, DONE, INTERRUPTED, USAGE, exit_code_of, stop_on_signal
 from storage import MessageStore, open_store
@@ -222,8 +222,8 @@ def _run_once(job: _Job, *, after_idle: bool = False) -> _Turn:
     except StoreLockedError as error:
         reason, may_pass, text = error.describe(), True, None
         report = JobReport([f"nothing done: {reason}"], is_busy=True, figures={"nothingDone": reason})
-    except (OSError, *SESSION_ERRORS, SparkMqError, StorageError) as error:
-        may_pass, named = _may_pass(error), from_os_error(error) if isinstance(error, OSError) else error
+    except (OSError, *SESSION_ERRORS, SparkMqError, DescribedError) as error:
+        may_pass, named = _may_pass(error), _named(error)
         text = str(named)
         cause, _, hint = text.partition("\n")
         if isinstance(named, SparkMqError):
@@ -237,6 +237,14 @@ def _run_once(job: _Job, *, after_idle: bool = False) -> _Turn:
     if text is not None:
         print(f"error: {text}", file=sys.stderr, flush=True)
     return _Turn(report.exit_code, may_pass, report.is_idle)
+
+
+def _named(error: Exception) -> Exception:
+    """The error as an operator is shown it: a client's under its condition's name, as Spark shows it."""
+    if isinstance(error, OSError):
+        return from_os_error(error)
+    is_of_client = isinstance(error, DescribedError) and not isinstance(error, StorageError)
+    return as_condition(error) if is_of_client else error
 
 
 def _lines(report: JobReport, job: _Job, took_ms: int) -> Iterator[str]:

@@ -174,14 +174,17 @@ class EscapeBridge:
     def _requested(self, topic: str, now_ms: int) -> _Queues:
         why_not = f"no other master of the cluster has topic {topic}"
         try:
-            route = run(self._name_servers.route(topic, SEND_TIMEOUT_MS))
+            queues = queues_elsewhere(run(self._name_servers.route(topic, SEND_TIMEOUT_MS)), self._own.broker_name)
         except ClientError as error:
             return _Queues([], f"{why_not}: {error.describe()}", now_ms)
-        return _Queues(queues_elsewhere(route, self._own.broker_name), why_not, now_ms)
+        return _Queues(queues, why_not, now_ms)
 
 
 def queues_elsewhere(route: TopicRoute, own_name: str) -> list[tuple[MessageQueue, str]]:
-    """The writable queues of a topic at other masters, with their addresses. Of a static topic none: its queues belong to no broker."""
+    """The writable queues of a topic at other masters, with their addresses. Of a static topic none: its queues belong to no broker.
+
+    Raises MessageQueueNotFoundError for an order configuration that is none.
+    """
     return [
         (queue, route.brokers[queue.broker_name][MASTER_ID])
         for queue in route.publish_queues

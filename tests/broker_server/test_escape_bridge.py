@@ -377,6 +377,20 @@ def test_after_a_refusal_the_next_broker_is_asked(monkeypatch: pytest.MonkeyPatc
     bridge.close()
 
 
+def test_a_topic_whose_route_says_nonsense_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn that raised would send again what it had sent before this message."""
+    bridge = EscapeBridge(Member("x", "own", 1, "127.0.0.1:1"), ClientSettings(("127.0.0.1:1",)), lambda: True)
+
+    async def route(topic: str, *_: object) -> TopicRoute:
+        return TopicRoute(topic, TopicRouteData(order_topic_conf="b"))
+
+    monkeypatch.setattr(bridge._name_servers, "route", route)
+    why_not = bridge.put(InnerMessage(topic="T", queue_id=0, body=b"", properties={}))
+    assert why_not is not None
+    assert "its order configuration is 'b'" in why_not
+    bridge.close()
+
+
 def test_the_queues_elsewhere_are_those_of_other_masters() -> None:
     def queue(name: str, perm: int = 6) -> QueueData:
         return QueueData(broker_name=name, read_queue_count=2, write_queue_count=2, perm=perm, topic_sys_flag=0)
