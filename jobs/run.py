@@ -243,8 +243,9 @@ def _named(error: Exception) -> Exception:
     """The error as an operator is shown it: a client's under its condition's name, as Spark shows it."""
     if isinstance(error, OSError):
         return from_os_error(error)
-    is_of_client = isinstance(error, DescribedError) and not isinstance(error, StorageError)
-    return as_condition(error) if is_of_client else error
+    if isinstance(error, DescribedError) and not isinstance(error, StorageError):
+        return as_condition(error)
+    return error
 
 
 def _lines(report: JobReport, job: _Job, took_ms: int) -> Iterator[str]:
