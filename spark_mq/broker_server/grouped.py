@@ -188,6 +188,8 @@ class GroupedBroker:
         self._runner: Runner | None = None
         self._files: MemberFiles | None = None
         self._committed = (NO_INDEX, 0)
+        self._entered_end = 0
+        """Where the log that queues and index have ended when the store was last closed."""
         self._role = RoleChanged(-1, Role.CANDIDATE, None)
         self._log: MemberLog | None = None
         self._failed: BaseException | None = None
@@ -242,6 +244,7 @@ class GroupedBroker:
         index = files.restored().committed_index
         try:
             self._committed = index, files.end_of(index)
+            self._entered_end = self._committed[1]
             runner = Runner(
                 settings,
                 files,
@@ -249,6 +252,7 @@ class GroupedBroker:
                 ByIndex(partial(self._on_committed, files)),
                 self._on_role_changed,
                 on_failed=self._on_failed,
+                entered=partial(self._entered, files),
             )
         except BaseException:
             files.close()
@@ -285,6 +289,13 @@ class GroupedBroker:
             self._due.set()  # what was too late for its term's begin is there now
         if running is not None:
             running.committed()
+
+    def _entered(self, files: MemberFiles, committed: int) -> int:
+        """Apache's broker that goes on after a clean stop enters what stands behind the checkpoint's committed index, and nothing
+        before: a later one would hide messages from its consumers for good. The member commits on while no store is open.
+        """
+        running = self.running
+        return files.last_index_by(self._entered_end if running is None else running.dispatched_end, committed)
 
     def _on_role_changed(self, changed: RoleChanged) -> None:
         _LOG.warning(
@@ -402,6 +413,7 @@ class GroupedBroker:
                 _LOG.info("%s: %s", self._root, error)
             finally:
                 ends.cancel()
+                self._entered_end = running.dispatched_end
 
     def _configured(self, log: MemberLog) -> Configuration:
         """Its role is the group's; what a group's log has not, as in Java, is switched off."""
