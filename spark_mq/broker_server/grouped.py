@@ -18,7 +18,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -52,7 +52,8 @@ TERM_TOPIC = "SELF_TEST_TOPIC"
 """A topic that every broker has for itself."""
 _LOOK_SECONDS = 1.0
 _TERM_SECONDS = 10.0
-_TRIM_SECONDS = 60.0
+_TRIM_SECONDS = 2.5
+"""How long puts wait for the member's thread to have time for a trim."""
 _PLACE = slice(28, 36)
 """A record's own place in the log. Java: MessageDecoder.PHY_POS_POSITION."""
 _STAYS = (DLedgerCode.SUCCESS, DLedgerCode.WAIT_QUORUM_ACK_TIMEOUT)
@@ -159,8 +160,13 @@ class MemberLog:
 
     def trim(self, minimum: int) -> None:
         """Like `GroupLog.trim`."""
+        trimmed = self._runner.trim(minimum)
+        wait((trimmed,), _TRIM_SECONDS)
+        if trimmed.cancel():
+            reason = "the member has had no time to delete files of its log; the next turn tries again"
+            raise StoreNotWritableError(self._root, reason)
         try:
-            self._runner.trim(minimum).result(_TRIM_SECONDS)
+            trimmed.result()
         except OSError:
             raise
         except Exception as error:

@@ -188,10 +188,15 @@ class Runner:
         """Delete the log's files that end before this place, at which a file begins, as far as their entries are committed.
 
         The log's new begin; CorruptRecordError, with nothing deleted, where no entry stands at that place.
+        If the future is cancelled nothing is deleted; once that has begun it cannot be cancelled.
         """
         begin: Future[int] = Future()
 
         def trim() -> list[Effect]:
+            if not begin.set_running_or_notify_cancel():
+                with self._changed:
+                    self._waiting.discard(begin)
+                return []
             state = self._member.state
             try:
                 index = min(self._files.first_index_in(minimum), state.durable_committed_index)

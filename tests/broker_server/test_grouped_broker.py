@@ -341,11 +341,15 @@ def test_its_store_is_written_by_nobody_else_and_made_plain(tmp_path: Path) -> N
         ("dLegerPeers=n0:1", "dLegerPeers", "a peer is id-host:port"),
         ("dLegerSelfId=n7", "dLegerSelfId", "no peer of dLegerPeers has that id"),
         ("dLegerSelfId=na\ndLegerPeers=na-127.0.0.1:1", "dLegerSelfId", "a letter and a number"),
+        ("namesrvAddr=", "namesrvAddr", "it is missing"),
         ("storePathDLedgerCommitLog=/elsewhere", "storePathDLedgerCommitLog", "storePathRootDir alone"),
     ],
 )
 def test_settings_that_make_no_member_are_refused(line: str, key: str, text: str) -> None:
-    sound = "enableDLegerCommitLog=true\ndLegerGroup=g\ndLegerPeers=n0-127.0.0.1:1;n1-127.0.0.1:2\ndLegerSelfId=n0\n"
+    sound = (
+        "enableDLegerCommitLog=true\ndLegerGroup=g\ndLegerPeers=n0-127.0.0.1:1;n1-127.0.0.1:2\ndLegerSelfId=n0\n"
+        "namesrvAddr=127.0.0.1:9876\n"
+    )
     assert read_configuration(sound.encode(), None, {}).slave_id == 1
     with pytest.raises(ConfigurationError, match=text) as error:
         read_configuration(f"{sound}{line}\n".encode(), None, {})
@@ -388,5 +392,5 @@ def test_a_broker_that_closes_while_its_member_has_failed_opens_nothing_any_more
 
 
 def lone_configuration(home: Path) -> Configuration:
-    peers = "dLegerGroup=g\ndLegerPeers=n0-127.0.0.1:1;n1-127.0.0.1:2\ndLegerSelfId=n0\n"
+    peers = "dLegerGroup=g\ndLegerPeers=n0-127.0.0.1:1;n1-127.0.0.1:2\ndLegerSelfId=n0\nnamesrvAddr=127.0.0.1:9\n"
     return read_configuration(f"storePathRootDir={home}\nenableDLegerCommitLog=true\n{peers}".encode(), None, {})
