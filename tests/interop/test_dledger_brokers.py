@@ -160,11 +160,10 @@ def test_each_kind_goes_on_from_the_directory_of_the_other(oracle: Oracle, tmp_p
     assert plain == wanted
 
 
-def all_is_served(
-    oracle: Oracle, brokers: DLedgerBrokers, sender: SendingOn, out: Path
-) -> set[tuple[str, int, int]]:
-    """Asserts that the leader's log has what was acknowledged, that the leader serves it, and that each member shows it: so much by topic,
-    queue and offset.
+def all_is_served(oracle: Oracle, brokers: DLedgerBrokers, sender: SendingOn, out: Path) -> set[tuple[str, int, int]]:
+    """Asserts that the leader's log has what was acknowledged, that the leader serves it, and that each member shows it.
+
+    Returns what it is, by topic, queue and offset.
     """
     acknowledged = acknowledged_by(sender)
     in_log = judged([], acknowledged, logged(brokers))

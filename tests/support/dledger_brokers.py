@@ -116,8 +116,8 @@ def dledger_brokers(home: Path, oracles: Mapping[str, Oracle], **settings: str |
 
 
 def going_on_amid_its_close(broker: GroupedBroker, meanwhile: Callable[[], None]) -> None:
-    """If this member of ours, in this process, is closed in its present role, `meanwhile` happens behind the close of its store and before
-    the member's own: it follows still.
+    """If this member of ours is closed in its present role, `meanwhile` happens when its store is closed and the member still follows.
+    It runs in this process.
     """
     running = broker.running
     assert running is not None

@@ -59,9 +59,7 @@ class Life:
         files: CrashFileSystem | None = None,
         group: GroupLog | None = None,
     ) -> MessageStore:
-        """On its own disk, or on another one that has its root. `group` is the log of a DLedger group."""| None = None
-    ) -> MessageStore:
-        """On its own disk, or on another one that has its root."""
+        """On its own disk, or on another one that has its root. `group` is the log of a DLedger group."""
         return open_store(
             self.root,
             config=self.config,

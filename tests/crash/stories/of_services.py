@@ -13,7 +13,7 @@ from unittest import mock
 from storage.dispatch.writer import DerivedSync
 from storage.log.writer import LogSync, NextFile
 from storage.put_status import PutStatus
-from storage.rules.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import FlushConfig
@@ -22,9 +22,7 @@ from tests.support.group_logs import FakeGroupLog
 
 _PATIENCE_S = 10
 _TINY = StoreConfig.tiny()
-_OF_A_GROUP = replace(
-    _TINY, mode=replace(_TINY.mode, enable_dleger_commit_log=True, d_leger_self_id="n0")
-)
+_OF_A_GROUP = replace(_TINY, mode=replace(_TINY.mode, enable_dleger_commit_log=True, d_leger_self_id="n0"))
 
 
 def putting_through_a_service(directory: Path) -> list[str]:
@@ -49,7 +47,7 @@ def putting_to_a_groups_log(directory: Path) -> list[str]:
     log = _ToldLog(life)
     service = PutService(life.open(group=log), starts_duties=False)
     life.disk.begin()
-    put = service.put_later([message(b"first")])
+    put = service.put_later(InnerMessages.of([message(b"first")]))
     service.append_waiting()
     waiting = service._commits.request(service._writer.log_end)
     waiting.add_done_callback(lambda _: life.disk.mark("answer"))
