@@ -255,10 +255,9 @@ class GroupedBroker:
                 settings,
                 files,
                 self._lines.ask,
-                ByIndex(partial(self._on_committed, files)),
+                ByIndex(partial(self._on_committed, files), partial(self._entered, files)),
                 self._on_role_changed,
                 on_failed=self._on_failed,
-                entered=partial(self._entered, files),
             )
         except BaseException:
             files.close()

@@ -65,6 +65,8 @@ class ByIndex(NamedTuple):
     """`call` gets the index up to which entries are committed, and not the entries."""
 
     call: Callable[[int], None]
+    entered: Callable[[int], int] = lambda committed: committed
+    """The last entry, of those up to a committed one, that the owner's own files have: the checkpoint counts no later one."""
 
 
 class Runner:
@@ -80,7 +82,6 @@ class Runner:
         *,
         on_failed: Callable[[BaseException], None] = lambda error: None,
         unapplied: Callable[[], int] = lambda: 0,
-        entered: Callable[[int], int] = lambda committed: committed,
         random: Random | None = None,
     ) -> None:
         """The runner closes the files.
@@ -89,12 +90,10 @@ class Runner:
         follow each other, unless the leader has deleted what this member lacked: then a part is missing, and the owner must look.
         An owner that reads the log's files itself gives it as `ByIndex`, and gets the last index alone.
         `unapplied` says how many of them the owner still keeps: at the start a long log waits for it.
-        `entered` says which of the entries up to a committed one is the last that the owner has entered into its own files: the
-        checkpoint counts no later one.
         """
         self._files = files
         self._ask, self._on_committed, self._on_role_changed = ask, on_committed, on_role_changed
-        self._on_failed, self._unapplied, self._entered = on_failed, unapplied, entered
+        self._on_failed, self._unapplied = on_failed, unapplied
         self._member = Member(settings, files, files.restored(), random or Random(), _now_ms())
         self._applied_index = files.restored().begin_index - 1
         self._events: list[_Event] = []
@@ -125,7 +124,7 @@ class Runner:
             if self._failure is None:
                 self._files.sync()
                 committed = self._member.state.committed_index  # all of it is durable now
-                self._files.save_checkpoint(self._entered(committed))
+                self._files.save_checkpoint(self._counted(committed))
         finally:
             self._files.close()
 
@@ -321,6 +320,11 @@ class Runner:
                 self._on_committed([self._files.entry(index) for index in range(first, last + 1)])
         self._applied_index = max(self._applied_index, last_index)
 
+    def _counted(self, committed: int) -> int:
+        """What the checkpoint says of it."""
+        owner = self._on_committed
+        return owner.entered(committed) if isinstance(owner, ByIndex) else committed
+
     # The sync thread
 
     def _sync_what_is_written(self) -> None:
@@ -331,7 +335,7 @@ class Runner:
             return
         if _now_ms() >= self._checkpoint_due_ms:  # first, else a steady load leaves it no turn
             self._checkpoint_due_ms = _now_ms() + CHECKPOINT_MS
-            index = self._entered(self._member.state.durable_committed_index)
+            index = self._counted(self._member.state.durable_committed_index)
             self._syncing = self._sync_thread.submit(self._files.save_checkpoint, index)
             self._syncing.add_done_callback(lambda done: self._post(list))
         elif self._synced_number < self._written_number:
