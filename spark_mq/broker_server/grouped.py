@@ -18,7 +18,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -52,7 +52,8 @@ TERM_TOPIC = "SELF_TEST_TOPIC"
 """A topic that every broker has for itself."""
 _LOOK_SECONDS = 1.0
 _TERM_SECONDS = 10.0
-_TRIM_SECONDS = 60.0
+_TRIM_SECONDS = 2.5
+"""How long puts wait for the member's thread to have time for a trim."""
 _PLACE = slice(28, 36)
 """A record's own place in the log. Java: MessageDecoder.PHY_POS_POSITION."""
 _STAYS = (DLedgerCode.SUCCESS, DLedgerCode.WAIT_QUORUM_ACK_TIMEOUT)
@@ -159,8 +160,13 @@ class MemberLog:
 
     def trim(self, minimum: int) -> None:
         """Like `GroupLog.trim`."""
+        trimmed = self._runner.trim(minimum)
+        wait((trimmed,), _TRIM_SECONDS)
+        if trimmed.cancel():
+            reason = "the member has had no time to delete files of its log; the next turn tries again"
+            raise StoreNotWritableError(self._root, reason)
         try:
-            self._runner.trim(minimum).result(_TRIM_SECONDS)
+            trimmed.result()
         except OSError:
             raise
         except Exception as error:
@@ -188,6 +194,8 @@ class GroupedBroker:
         self._runner: Runner | None = None
         self._files: MemberFiles | None = None
         self._committed = (NO_INDEX, 0)
+        self._entered_end = 0
+        """Where the log that queues and index have ended when the store was last closed."""
         self._role = RoleChanged(-1, Role.CANDIDATE, None)
         self._log: MemberLog | None = None
         self._failed: BaseException | None = None
@@ -242,11 +250,12 @@ class GroupedBroker:
         index = files.restored().committed_index
         try:
             self._committed = index, files.end_of(index)
+            self._entered_end = self._committed[1]
             runner = Runner(
                 settings,
                 files,
                 self._lines.ask,
-                ByIndex(partial(self._on_committed, files)),
+                ByIndex(partial(self._on_committed, files), partial(self._entered, files)),
                 self._on_role_changed,
                 on_failed=self._on_failed,
             )
@@ -285,6 +294,13 @@ class GroupedBroker:
             self._due.set()  # what was too late for its term's begin is there now
         if running is not None:
             running.committed()
+
+    def _entered(self, files: MemberFiles, committed: int) -> int:
+        """Apache's broker that goes on after a clean stop enters what stands behind the checkpoint's committed index, and nothing
+        before: a later one would hide messages from its consumers for good. The member commits on while no store is open.
+        """
+        running = self.running
+        return files.last_index_by(self._entered_end if running is None else running.dispatched_end, committed)
 
     def _on_role_changed(self, changed: RoleChanged) -> None:
         _LOG.warning(
@@ -402,6 +418,7 @@ class GroupedBroker:
                 _LOG.info("%s: %s", self._root, error)
             finally:
                 ends.cancel()
+                self._entered_end = running.dispatched_end
 
     def _configured(self, log: MemberLog) -> Configuration:
         """Its role is the group's; what a group's log has not, as in Java, is switched off."""

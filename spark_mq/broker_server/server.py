@@ -337,6 +337,11 @@ class RunningBroker:
         self._service.committed()
 
     @property
+    def dispatched_end(self) -> int:
+        """The log offset up to which queues and index have the log."""
+        return self._service.dispatched_end
+
+    @property
     def failure(self) -> str | None:
         """Why it takes nothing more until its store is opened again: as a master, or as a slave from its master. None = it does."""
         if (failure := self._service.failure) is not None:

@@ -415,6 +415,11 @@ def _check_member(found: Configuration, file: str | None) -> None:
             not (self_id[1:].isascii() and self_id[1:].isdigit()),
             f"{self_id!r}: it is a letter and a number, of which the brokerId is made: n0, n1",
         ),
+        (  # Java starts, and its slaves copy nothing without a word
+            "namesrvAddr",
+            not found.process.addresses,
+            "it is missing: a slave of a DLedger group finds by its name servers the leader whose topics, groups and offsets it copies",
+        ),
         (
             "storePathDLedgerCommitLog",
             bool(mode.store_path_dledger_commit_log),

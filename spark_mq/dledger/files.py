@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import threading
 import zlib
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -177,6 +178,14 @@ class MemberFiles:
             return 0
         unit = self._unit(index)
         return unit.place + unit.size_bytes
+
+    def last_index_by(self, end: int, last: int) -> int:
+        """The last entry, of those up to `last`, that ends at this place of the log or before. Raises CorruptRecordError."""
+        first = max(self._begin_index, 0)
+        if last < first or self.end_of(last) <= end:
+            return last
+        count = bisect_right(range(first, last), end, key=self.end_of)
+        return first + count - 1 if count else NO_INDEX
 
     def first_index_in(self, place: int) -> int:
         """The index of the first entry of the data file that has this place. Raises CorruptRecordError."""

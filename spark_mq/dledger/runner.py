@@ -65,6 +65,8 @@ class ByIndex(NamedTuple):
     """`call` gets the index up to which entries are committed, and not the entries."""
 
     call: Callable[[int], None]
+    entered: Callable[[int], int] = lambda committed: committed
+    """The last entry, of those up to a committed one, that the owner's own files have: the checkpoint counts no later one."""
 
 
 class Runner:
@@ -121,7 +123,8 @@ class Runner:
         try:
             if self._failure is None:
                 self._files.sync()
-                self._files.save_checkpoint(self._member.state.committed_index)  # all of it is durable now
+                committed = self._member.state.committed_index  # all of it is durable now
+                self._files.save_checkpoint(self._counted(committed))
         finally:
             self._files.close()
 
@@ -184,10 +187,15 @@ class Runner:
         """Delete the log's files that end before this place, at which a file begins, as far as their entries are committed.
 
         The log's new begin; CorruptRecordError, with nothing deleted, where no entry stands at that place.
+        If the future is cancelled nothing is deleted; once that has begun it cannot be cancelled.
         """
         begin: Future[int] = Future()
 
         def trim() -> list[Effect]:
+            if not begin.set_running_or_notify_cancel():
+                with self._changed:
+                    self._waiting.discard(begin)
+                return []
             state = self._member.state
             try:
                 index = min(self._files.first_index_in(minimum), state.durable_committed_index)
@@ -312,6 +320,11 @@ class Runner:
                 self._on_committed([self._files.entry(index) for index in range(first, last + 1)])
         self._applied_index = max(self._applied_index, last_index)
 
+    def _counted(self, committed: int) -> int:
+        """What the checkpoint says of it."""
+        owner = self._on_committed
+        return owner.entered(committed) if isinstance(owner, ByIndex) else committed
+
     # The sync thread
 
     def _sync_what_is_written(self) -> None:
@@ -322,7 +335,7 @@ class Runner:
             return
         if _now_ms() >= self._checkpoint_due_ms:  # first, else a steady load leaves it no turn
             self._checkpoint_due_ms = _now_ms() + CHECKPOINT_MS
-            index = self._member.state.durable_committed_index
+            index = self._counted(self._member.state.durable_committed_index)
             self._syncing = self._sync_thread.submit(self._files.save_checkpoint, index)
             self._syncing.add_done_callback(lambda done: self._post(list))
         elif self._synced_number < self._written_number:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spark_mq.broker_server.grouped import GroupedBroker
@@ -26,8 +27,10 @@ from spark_mq.dledger.state import Role, RoleChanged
 from storage import open_store
 from storage.convert import convert
 from storage.errors import ConfigurationError, StoreRefusedError
+from storage.format.consume_queue import ENTRY
 from storage.format.dledger import ENTRY_HEAD_SIZE
 from storage.format.record import decode_record
+from tests.support.dledger_brokers import going_on_amid_its_close
 from tests.support.java_broker import free_ports, wait_until
 from tests.support.own_servers import on_own_loop, our_name_server
 
@@ -267,6 +270,45 @@ def test_a_member_that_lost_its_log_gets_it_from_the_leader(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_the_checkpoint_of_a_stopped_member_counts_no_entry_that_its_queues_lack(tmp_path: Path) -> None:
+    """Apache's broker that goes on from the directory enters what stands behind the checkpoint's place alone."""
+    with group(tmp_path) as found:
+        leader = found.await_master()
+        found.await_known(leader)
+        member = next(each for each in MEMBERS if each != leader)
+        broker = found.running[member][0]
+        with Producer(found.settings, "G") as producer:
+
+            def send(count: int) -> None:
+                for _ in range(count):
+                    producer.send(Message("T", b"m"))
+
+            def go_on() -> None:
+                before = broker._committed
+                send(6)
+                wait_until(lambda: broker._committed[0] >= before[0] + 6, "the member commits them", 30)
+
+            send(3)
+            wait_until(lambda: len(bodies(found, member, "T")) == 3, "it follows", 30)
+            going_on_amid_its_close(broker, go_on)
+            found.stop(member)
+        files = MemberFiles(f"{tmp_path / member}/dledger-{member}", file_size_bytes=FILE_BYTES)
+        try:
+            counted, end = files.end_of(files.restored().committed_index), files.restored().end_place
+        finally:
+            files.close()
+        assert counted == end_of_queues(tmp_path / member) < end
+        found.start(member)
+        wait_until(lambda: len(bodies(found, member, "T")) == 9, "it has all again", 30)
+
+
+def end_of_queues(store: Path) -> int:
+    """Where the last record ends that the queues' files name."""
+    units = [np.frombuffer(path.read_bytes(), ENTRY) for path in (store / "consumequeue").rglob("0*") if path.is_file()]
+    return max(int((each["commitlog_offset"] + each["size_bytes"]).max(initial=0)) for each in units)
+
+
+@pytest.mark.slow
 def test_its_store_is_written_by_nobody_else_and_made_plain(tmp_path: Path) -> None:
     with group(tmp_path) as found:
         leader = found.await_master()
@@ -299,11 +341,15 @@ def test_its_store_is_written_by_nobody_else_and_made_plain(tmp_path: Path) -> N
         ("dLegerPeers=n0:1", "dLegerPeers", "a peer is id-host:port"),
         ("dLegerSelfId=n7", "dLegerSelfId", "no peer of dLegerPeers has that id"),
         ("dLegerSelfId=na\ndLegerPeers=na-127.0.0.1:1", "dLegerSelfId", "a letter and a number"),
+        ("namesrvAddr=", "namesrvAddr", "it is missing"),
         ("storePathDLedgerCommitLog=/elsewhere", "storePathDLedgerCommitLog", "storePathRootDir alone"),
     ],
 )
 def test_settings_that_make_no_member_are_refused(line: str, key: str, text: str) -> None:
-    sound = "enableDLegerCommitLog=true\ndLegerGroup=g\ndLegerPeers=n0-127.0.0.1:1;n1-127.0.0.1:2\ndLegerSelfId=n0\n"
+    sound = (
+        "enableDLegerCommitLog=true\ndLegerGroup=g\ndLegerPeers=n0-127.0.0.1:1;n1-127.0.0.1:2\ndLegerSelfId=n0\n"
+        "namesrvAddr=127.0.0.1:9876\n"
+    )
     assert read_configuration(sound.encode(), None, {}).slave_id == 1
     with pytest.raises(ConfigurationError, match=text) as error:
         read_configuration(f"{sound}{line}\n".encode(), None, {})
@@ -346,5 +392,5 @@ def test_a_broker_that_closes_while_its_member_has_failed_opens_nothing_any_more
 
 
 def lone_configuration(home: Path) -> Configuration:
-    peers = "dLegerGroup=g\ndLegerPeers=n0-127.0.0.1:1;n1-127.0.0.1:2\ndLegerSelfId=n0\n"
+    peers = "dLegerGroup=g\ndLegerPeers=n0-127.0.0.1:1;n1-127.0.0.1:2\ndLegerSelfId=n0\nnamesrvAddr=127.0.0.1:9\n"
     return read_configuration(f"storePathRootDir={home}\nenableDLegerCommitLog=true\n{peers}".encode(), None, {})

@@ -23,6 +23,10 @@ class FakeRunner:
     def __init__(self) -> None:
         self.proposed: list[tuple[int, Callable[[], bool]]] = []
         self.answers: list[Future[AppendEntryResponse]] = []
+        self.trimmed: Future[int] = Future()
+
+    def trim(self, minimum: int) -> Future[int]:
+        return self.trimmed
 
     def propose(
         self, bodies: Sequence[bytes], term: int | None, *, first_place: int, stands: Callable[[], bool]
@@ -96,3 +100,17 @@ def test_what_the_member_would_refuse_is_refused_before_it_is_appended(monkeypat
     assert log.lost is None
     with pytest.raises(StoreNotWritableError, match="another broker leads"):
         member_log(runner, term=None).refuse()
+
+
+def test_a_trim_waits_a_moment_and_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_mq.broker_server.grouped._TRIM_SECONDS", 0.01)
+    runner = FakeRunner()
+    with pytest.raises(StoreNotWritableError, match="no time"):
+        member_log(runner).trim(4_096)
+    assert runner.trimmed.cancelled(), "else it is made when nobody counts on it"
+    runner.trimmed = Future()
+    runner.trimmed.set_running_or_notify_cancel()
+    done = threading.Timer(0.2, runner.trimmed.set_result, (7,))
+    done.start()
+    member_log(runner).trim(4_096)
+    assert runner.trimmed.done(), "one that has begun is waited for"

@@ -485,3 +485,20 @@ def test_the_checkpoint_says_whether_queues_are_apaches_until_they_are_cut(tmp_p
     assert files.has_own_queues
     assert files.restored().committed_index == 0
     files.close()
+
+
+def test_the_last_entry_that_ends_by_a_place_is_found(tmp_path: Path, log: list[LedgerEntry]) -> None:
+    files = opened(tmp_path)
+    for last in (0, 1, 17, 29):
+        places = {0, *(place + by for entry in log for place in (entry.place, end_of([entry])) for by in (-1, 0, 1))}
+        for place in places:
+            wanted = max((each.index for each in log[: last + 1] if end_of([each]) <= place), default=NO_INDEX)
+            assert files.last_index_by(place, last) == wanted
+    assert files.last_index_by(1 << 40, NO_INDEX) == NO_INDEX
+    files.trim(20)
+    begin = files._begin_index
+    assert begin > 0
+    assert files.last_index_by(0, 29) == NO_INDEX
+    assert files.last_index_by(end_of(log[: begin + 2]), 29) == begin + 1
+    assert files.last_index_by(0, begin - 1) == begin - 1, "it is not known where it has ended"
+    files.close()

@@ -21,7 +21,7 @@ from spark_mq.dledger.messages import (
     make_entry,
 )
 from spark_mq.dledger.runner import ByIndex, DivergedError, Runner, RunnerEndedError
-from spark_mq.dledger.state import Diverged, DLedgerSettings, Role, RoleChanged
+from spark_mq.dledger.state import Diverged, DLedgerSettings, Effect, Role, RoleChanged
 from storage.errors import CorruptRecordError, StorageError
 from storage.format.dledger import ENTRY_HEAD_SIZE, committed_index
 from tests.support.waiting import wait_until
@@ -276,6 +276,25 @@ def test_a_trim_that_the_disk_refuses_ends_who_waits_for_it(tmp_path: Path, monk
     with pytest.raises(RunnerEndedError):
         alone.runner.trim(8_192).result(10)
     assert isinstance(alone.failures[0], OSError)
+    alone.runner.close()
+
+
+def test_a_trim_that_is_taken_back_in_time_deletes_nothing(tmp_path: Path) -> None:
+    alone, held = Alone(tmp_path), threading.Event()
+
+    def wait() -> list[Effect]:
+        held.wait(10)
+        return []
+
+    for number in range(30):
+        alone.runner.propose([b"%d" % number * 300]).result(10)
+    alone.runner._post(wait)
+    trimmed = alone.runner.trim(8_192)
+    assert trimmed.cancel()
+    held.set()
+    assert alone.runner.propose([b"after"]).result(10).code == DLedgerCode.SUCCESS
+    assert alone.files._begin_index == 0
+    assert trimmed not in alone.runner._waiting
     alone.runner.close()
 
 

@@ -12,14 +12,17 @@ from typing import NamedTuple
 
 import pytest
 
+from spark_mq.broker_server.grouped import GroupedBroker
+from spark_mq.broker_server.settings import read_configuration
 from storage import open_store
 from storage.convert import convert
 from storage.format.dledger import ENTRY_HEAD_SIZE
 from storage.format.record import Message, decode_record
 from tests.support.controlled_brokers import TOPIC, SendingOn, sending_on
-from tests.support.dledger_brokers import DLedgerBrokers, dledger_brokers
+from tests.support.dledger_brokers import DLedgerBrokers, dledger_brokers, going_on_amid_its_close
 from tests.support.java_broker import Oracle, wait_until
 from tests.support.kill_hunts import Place, Verdict, judged
+from tests.support.own_servers import on_own_loop
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -136,17 +139,13 @@ def test_each_kind_goes_on_from_the_directory_of_the_other(oracle: Oracle, tmp_p
             for member, other in (("n0", java), ("n2", ours), ("n1", java), ("n0", ours)):
                 brokers.await_all()
                 brokers.stop(member)
+                assert brokers.was_stopped_in_order(member), f"{member} was killed, as it did not end in time"
                 brokers.await_leader()
                 oracles[member] = other
                 brokers.start(member)
                 sender.await_more(20)
             sender.stop()
-        there = served(oracle, brokers, tmp_path / "found.jsonl")
-        verdict = judged([], acknowledged_by(sender), there)
-        assert not verdict.lost, verdict
-        wanted = {(TOPIC, each.queue_id, each.queue_offset) for each in there}
-        for member in brokers.running:
-            wait_until(lambda member=member: shown(brokers, member) == wanted, f"{member} shows all", 60)  # type: ignore[misc]
+        wanted = all_is_served(oracle, brokers, sender, tmp_path / "found.jsonl")
         for member in list(brokers.running):
             brokers.stop(member)
     assert records_by_java(oracle, brokers, "n0", tmp_path / "n0-copy") == records_by_us(brokers, "n0")
@@ -159,6 +158,48 @@ def test_each_kind_goes_on_from_the_directory_of_the_other(oracle: Oracle, tmp_p
     with open_store(tmp_path / "plain", config=str(tmp_path / "plain.conf"), read_only=False) as store:
         plain = {(TOPIC, each, at) for each in store.queue_ids(TOPIC) for at in range(store.max_offset(TOPIC, each))}
     assert plain == wanted
+
+
+def all_is_served(oracle: Oracle, brokers: DLedgerBrokers, sender: SendingOn, out: Path) -> set[tuple[str, int, int]]:
+    """Asserts that the leader's log has what was acknowledged, that the leader serves it, and that each member shows it.
+
+    Returns what it is, by topic, queue and offset.
+    """
+    acknowledged = acknowledged_by(sender)
+    in_log = judged([], acknowledged, logged(brokers))
+    assert in_log.is_clean, f"in the log of {brokers.await_all()}: {in_log!r}"
+    there = served(oracle, brokers, out)
+    found = judged([], acknowledged, there)
+    assert found.is_clean, f"the log has all, {brokers.await_all()} does not serve it: {found!r}"
+    wanted = {(TOPIC, each.queue_id, each.queue_offset) for each in there}
+    for member in brokers.running:
+        wait_until(lambda member=member: shown(brokers, member) == wanted, f"{member} shows all", 60)  # type: ignore[misc]
+    return wanted
+
+
+@pytest.mark.long
+def test_apaches_broker_enters_what_our_member_has_committed_while_its_store_was_closed(
+    oracle: Oracle, tmp_path: Path
+) -> None:
+    """A follower of ours is stopped under load, and Apache's goes on from its directory."""
+    with dledger_brokers(tmp_path, members(oracle, tmp_path, "two-of-ours")) as brokers:
+        leader = brokers.await_all()
+        member = next(each for each in ("n0", "n1") if each != leader)
+        with sending_on(small(oracle), tmp_path / "sent.jsonl", brokers.name_server) as sender:
+            sender.await_more(50)
+            brokers.stop(member)
+            conf = brokers.brokers[member].conf
+            settings = read_configuration(conf.read_bytes(), str(conf), {})
+            with on_own_loop(lambda: GroupedBroker.start(settings), member) as (broker, _):
+                wait_until(lambda: broker.running is not None, "it serves", 30)
+                sender.await_more(50)
+                going_on_amid_its_close(broker, lambda: sender.await_more(100))
+            assert brokers.was_stopped_in_order(member)
+            brokers.oracles = {**brokers.oracles, member: small(oracle)}
+            brokers.start(member)
+            sender.await_more(20)
+            sender.stop()
+        all_is_served(oracle, brokers, sender, tmp_path / "found.jsonl")
 
 
 def shown(brokers: DLedgerBrokers, member: str) -> set[tuple[str, int, int]]:

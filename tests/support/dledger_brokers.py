@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spark_mq.broker_server.grouped import GroupedBroker
 from spark_mq.client.admin import Admin
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
@@ -67,6 +69,10 @@ class DLedgerBrokers:
         """SIGTERM."""
         self.running.pop(member).close()
 
+    def was_stopped_in_order(self, member: str) -> bool:
+        """Whether its broker has closed its store itself: Apache's recovers another one, and loses entries of its queues then."""
+        return not (self.brokers[member].store / "abort").exists()
+
     def addresses(self) -> Mapping[int, str]:
         """brokerId → address, as the name server knows them now."""
         with suppress(ClientError), Admin(ClientSettings((self.name_server,))) as admin:
@@ -107,3 +113,18 @@ def dledger_brokers(home: Path, oracles: Mapping[str, Oracle], **settings: str |
         finally:
             for member in list(found.running):
                 found.stop(member)
+
+
+def going_on_amid_its_close(broker: GroupedBroker, meanwhile: Callable[[], None]) -> None:
+    """If this member of ours is closed in its present role, `meanwhile` happens when its store is closed and the member still follows.
+    It runs in this process.
+    """
+    running = broker.running
+    assert running is not None
+    close = running.close
+
+    async def close_and_go_on() -> None:
+        await close()
+        await asyncio.to_thread(meanwhile)
+
+    setattr(running, "close", close_and_go_on)  # noqa: B010

@@ -105,6 +105,7 @@ _POSITION = _Room("storage.log.checkpoint", "tests/storage/log/test_checkpoint.p
 _GROUP_LOG = _Room("storage.format.dledger", "tests/storage/test_dledger_stores.py")
 _GROUP_PLACE = _Room("storage.tables.surroundings", "tests/storage/test_dledger_stores.py")
 _MEMBER_FILES = _Room("spark_mq.dledger.files", "tests/dledger/test_files.py")
+_GROUPED = _Room("spark_mq.broker_server.grouped", "tests/broker_server/test_grouped_broker.py")
 _TIERED = _Room("storage.queues.tiered_queue", "tests/storage/queues/test_tiered_queue.py")
 _CONVERTED = _Room("storage.convert", "tests/storage/test_dledger_stores.py")
 _STATIC = _Room("storage.rules.static_topics", "tests/storage/rules/test_static_topic_vectors.py")
@@ -343,6 +344,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "return own is not None and (own.term, own.entry_crc) == (head.term, zlib.crc32(content))",
             "return own is not None",
             "test_an_entry_whose_head_alone_was_written_is_cut_off",
+        ),
+        "a member's checkpoint counts what the queues of its closed store lack": _GROUPED.line(
+            "GroupedBroker._entered",
+            "return files.last_index_by(self._entered_end if running is None else running.dispatched_end, committed)",
+            "return committed",
+            "test_the_checkpoint_of_a_stopped_member_counts_no_entry_that_its_queues_lack",
         ),
         "a member begins below its checkpoint": _MEMBER_FILES.line(
             "MemberFiles._recover",

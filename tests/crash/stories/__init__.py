@@ -15,6 +15,7 @@ STORIES: Mapping[str, Callable[[Path], list[str]]] = MappingProxyType(
         "putting under SYNC_FLUSH": of_puts.putting,
         "putting under ASYNC_FLUSH": partial(of_puts.putting, sync_flush=False),
         "putting through a service": of_services.putting_through_a_service,
+        "putting to a group's log": of_services.putting_to_a_groups_log,
         "putting beside a sync of the log": of_services.putting_beside_a_sync,
         "putting beside a sync of the queues": of_services.putting_beside_a_queue_sync,
         "putting into a pool": of_services.putting_into_a_pool,

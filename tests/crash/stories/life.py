@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from storage import MessageStore, StoreConfig, open_store
+from storage.log.group_log import GroupLog
 from storage.settings.nouns import FlushConfig
 from tests.crash.disk_order import ToldDisk
 from tests.support.crash_file_system import CrashFileSystem
@@ -51,9 +52,14 @@ class Life:
         self._times = itertools.count(now_ms)
 
     def open(
-        self, *, create: bool = True, truncate_damage: bool = False, files: CrashFileSystem | None = None
+        self,
+        *,
+        create: bool = True,
+        truncate_damage: bool = False,
+        files: CrashFileSystem | None = None,
+        group: GroupLog | None = None,
     ) -> MessageStore:
-        """On its own disk, or on another one that has its root."""
+        """On its own disk, or on another one that has its root. `group` is the log of a DLedger group."""
         return open_store(
             self.root,
             config=self.config,
@@ -62,6 +68,7 @@ class Life:
             file_system=files or self.disk,
             clock=lambda: next(self._times),
             truncate_damage=truncate_damage,
+            group=group,
         )
 
 

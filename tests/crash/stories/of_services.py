@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,12 +13,16 @@ from unittest import mock
 from storage.dispatch.writer import DerivedSync
 from storage.log.writer import LogSync, NextFile
 from storage.put_status import PutStatus
-from storage.rules.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.service.put_service import PutService
+from storage.settings.load import StoreConfig
 from storage.settings.nouns import FlushConfig
 from tests.crash.stories.life import START_MS, Life, bodies
+from tests.support.group_logs import FakeGroupLog
 
 _PATIENCE_S = 10
+_TINY = StoreConfig.tiny()
+_OF_A_GROUP = replace(_TINY, mode=replace(_TINY.mode, enable_dleger_commit_log=True, d_leger_self_id="n0"))
 
 
 def putting_through_a_service(directory: Path) -> list[str]:
@@ -35,6 +39,46 @@ def putting_through_a_service(directory: Path) -> list[str]:
     assert bodies(service.store) == [b"first"]
     service.close()
     return told
+
+
+def putting_to_a_groups_log(directory: Path) -> list[str]:
+    """A majority takes the entry while the put waits for it."""
+    life = Life(directory, sync_flush=True, config=_OF_A_GROUP)
+    log = _ToldLog(life)
+    service = PutService(life.open(group=log), starts_duties=False)
+    life.disk.begin()
+    put = service.put_later(InnerMessages.of([message(b"first")]))
+    service.append_waiting()
+    waiting = service._commits.request(service._writer.log_end)
+    waiting.add_done_callback(lambda _: life.disk.mark("answer"))
+    assert bodies(service.store) == []
+    service.sync_turn()
+    told = life.disk.told()
+    assert waiting.done()
+    assert put().status is PutStatus.PUT_OK
+    assert bodies(service.store) == [b"first"]
+    service.close()
+    log.files.close()
+    return told
+
+
+class _ToldLog(FakeGroupLog):
+    """Its majority takes entries when they are waited for."""
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life.root)
+        self.commits = False
+        self._disk = life.disk
+
+    def propose(self, bodies: Sequence[bytes], place: int) -> None:
+        super().propose(bodies, place)
+        self._disk.mark("entry proposed")
+
+    def wait(self, end: int, seconds: float | None = None) -> bool:
+        self._disk.mark("majority")
+        self.commit()
+        assert self.committed_end >= end
+        return True
 
 
 def putting_beside_a_sync(directory: Path) -> list[str]:
@@ -154,9 +198,12 @@ def closing_a_service(directory: Path) -> list[str]:
 
 def ask(service: PutService, body: bytes) -> None:
     """Put it, and wait for nothing."""
+    assert service.put_inner([message(body)]).status is PutStatus.PUT_OK
+
+
+def message(body: bytes) -> InnerMessage:
     properties = {"KEYS": body[:6].decode(), "WAIT": "false"}
-    message = InnerMessage(topic="A", queue_id=0, body=body, properties=properties, born_time_ms=START_MS)
-    assert service.put_inner([message]).status is PutStatus.PUT_OK
+    return InnerMessage(topic="A", queue_id=0, body=body, properties=properties, born_time_ms=START_MS)
 
 
 @contextmanager

@@ -114,6 +114,22 @@ ORDERS = (
         ),
     ),
     Order(
+        "A put to a DLedger group's log (`log/group_log.py`)",
+        "",
+        (
+            Step("records proposed to its member, in the put lock", "tests.support.group_logs:FakeGroupLog.propose"),
+            Step("a majority's syncs waited for, outside of the lock", "storage.log.group_log:GroupSync.run"),
+            Step(
+                "their queue entries and index items, from the log",
+                f"{_WRITER}.dispatch",
+                within=f"{_SERVICE}._sync_log",
+            ),
+            Step("their answers", "storage.service.put_group:GroupCommit.complete"),
+        ),
+        title="Order at the leader",
+        stories=("putting to a group's log",),
+    ),
+    Order(
         "Putting by many threads (`put_service.py`, `flush.py`)",
         "",
         (
