@@ -201,6 +201,7 @@ class AsyncAdmin(QueueCalls):
     async def create_topic(self, new: NewTopic, *, cluster: str | None = None, address: str | None = None) -> None:
         """Make the topic, or change it, on one broker, on a cluster's masters, or on all masters (17).
 
+        A broker answers when its name servers have the topic. One that does not answer its broker in time learns it later.
         Raises NameIllegalError before anything is sent.
         """
         attributes = ",".join(f"+{name}={value}" for name, value in (new.attributes or {}).items())
