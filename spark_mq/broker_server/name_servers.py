@@ -198,7 +198,8 @@ class Registration:
         topics, mappings = self._counters()
         with self._turn_over:
             self._turn_over.wait_for(
-                lambda: self._is_closed or (self._registered[0] >= topics and self._registered[1] >= mappings), timeout_s
+                lambda: self._is_closed or (self._registered[0] >= topics and self._registered[1] >= mappings),
+                timeout_s,
             )
 
     def close(self) -> None:
