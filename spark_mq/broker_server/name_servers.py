@@ -167,6 +167,9 @@ class Registration:
         """Name servers that have not taken the last registration, and what kind of trouble was said of each."""
         self._troubles: dict[str, ClientError] = {}
         self._lacks_master = on_master is not None
+        self._turn_over = threading.Condition()
+        self._registered = (-1, -1)
+        """The counters of the topics and of the static topics of which each name server was last told, or tried to be."""
         self._thread = threading.Thread(target=self._work, name="registration", daemon=True)
 
     def start(self, *, waits: bool = True) -> None:
@@ -174,7 +177,7 @@ class Registration:
         if self._client is None:
             return
         if waits:
-            self._register(self._name_servers, self._timeout_ms)
+            self._register_everywhere()
         else:
             self._due.set()
         self._thread.start()
@@ -188,9 +191,22 @@ class Registration:
         """Register now, because topics have changed. From any thread."""
         self._due.set()
 
+    def wait_for_topics(self, timeout_s: float) -> None:
+        """Wait until each name server has the topics as they are now, or could not be reached; at most so long. After `soon`."""
+        if self._client is None:
+            return
+        topics, mappings = self._counters()
+        with self._turn_over:
+            self._turn_over.wait_for(
+                lambda: self._is_closed or (self._registered[0] >= topics and self._registered[1] >= mappings),
+                timeout_s,
+            )
+
     def close(self) -> None:
         """Unregister at the name servers that know this broker; no others, as they may know another broker at its address."""
-        self._is_closed = True
+        with self._turn_over:
+            self._is_closed = True
+            self._turn_over.notify_all()
         self._due.set()
         if self._client is None:
             return
@@ -211,7 +227,7 @@ class Registration:
             if not self._is_closed:
                 try:
                     if is_due:
-                        self._register(self._name_servers, self._timeout_ms)
+                        self._register_everywhere()
                     else:
                         self._register(behind, min(self._timeout_ms, _RETRY_TIMEOUT_MS))
                 except Exception:  # whatever it is, the next turn is made
@@ -222,6 +238,17 @@ class Registration:
     def _behind(self) -> tuple[str, ...]:
         """Which are tried again before the period is over."""
         return self._name_servers if self._lacks_master else self.missing
+
+    def _counters(self) -> tuple[int, int]:
+        store = self._parts.store
+        return store.topics_version.counter, store.mappings_version.counter
+
+    def _register_everywhere(self) -> None:
+        counters = self._counters()  # before the topics themselves
+        self._register(self._name_servers, self._timeout_ms)
+        with self._turn_over:
+            self._registered = counters
+            self._turn_over.notify_all()
 
     def _register(self, addresses: Iterable[str], timeout_ms: int) -> None:
         command = registration(self._parts, self._broker_id, self._epoch)

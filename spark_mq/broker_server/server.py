@@ -116,6 +116,14 @@ _WATERMARK_POOLS = (
     *(Pool.CLIENT_MANAGE, Pool.HEARTBEAT, Pool.ADMIN),
 )
 """Java's, in its order; its Ack has no pool here, and 0 requests."""
+_TOPIC_CODES = frozenset(
+    (
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+    )
+)
+_REGISTERED_WITHIN_S = 2.0
 _OF_PRODUCERS_TOO = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
 _PERIOD_S_CONTROLLED = 3.0  # Java: 10
 _RECONNECT_MS_CONTROLLED = 500
@@ -443,6 +451,7 @@ class RunningBroker:
         rejects = partial(takes_none, self._service)
         sends = Processor(self._answer, self._pools[Pool.SEND], rejects, self._answer_run)
         table |= dict.fromkeys(REJECTED_CODES, sends)
+        table |= dict.fromkeys(_TOPIC_CODES, Processor(self._answer_when_registered, self._pools[Pool.ADMIN]))
         if self._mode is not None:
             table[RequestCode.NOTIFY_BROKER_ROLE_CHANGED] = Processor(self._on_notice, self._pools[Pool.ADMIN])
         table[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = Processor(self._on_min_id, self._pools[Pool.ADMIN])
@@ -466,6 +475,19 @@ class RunningBroker:
         if isinstance(started, Pending):
             return started.then(lambda outcome: self._settled(outcome(), command, peer))
         return self._settled(started, command, peer)
+
+    def _answer_when_registered(self, command: RemotingCommand, peer: Peer) -> RemotingCommand | PendingAnswer | None:
+        """A change of topics is answered when name servers know it, so that a client finds the topic that it has made.
+
+        Java: BrokerController.registerIncrementBrokerData, which waits for registerBrokerTimeoutMills. Departure: a name server that
+        hangs is not waited for so long that the client gives up.
+        """
+        store = self.broker.parts.store
+        before = store.topics_version, store.mappings_version
+        answer = self._answer(command, peer)
+        if (store.topics_version, store.mappings_version) != before:
+            self._registration.wait_for_topics(_REGISTERED_WITHIN_S)
+        return answer
 
     def _answer_run(self, run: RequestRun, peer: Peer) -> PendingAnswers | None:
         if not self._gate.lets_all_send:

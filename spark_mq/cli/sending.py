@@ -237,7 +237,7 @@ def make_at_brokers(settings: ClientSettings, wanted: TopicConfig, cluster: str 
             admin.create_topic(new, address=masters[name])
         end = time.monotonic() + settings.request_timeout_ms / 1000
         while missing and not _is_routed(admin, named, missing) and time.monotonic() < end:
-            time.sleep(_POLL_S)  # brokers tell their name servers at once, but not before they answer
+            time.sleep(_POLL_S)  # a name server that did not answer its broker in time learns it later
     return sorted(masters), missing
 
 

@@ -5,8 +5,8 @@
     with Admin(ClientSettings("ns1:9876;ns2:9876")) as admin:
         print(admin.topics())
 
-All I/O is asynchronous, except `blocking_connection.py`; the public
-classes are synchronous wrappers and thread-safe.
+All I/O is asynchronous, except `blocking_connection.py`. The public classes are synchronous wrappers and thread-safe; AsyncAdmin is
+awaited on any event loop.
 Begin with `remoting_client.py` (connections), `instance.py` (what producers and consumers share), `producer.py`, `push_consumer.py`.
 """
 

@@ -12,6 +12,7 @@ never returned as the whole.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from spark_mq.client.errors import (
     TopicRouteNotFoundError,
     request_text,
 )
-from spark_mq.client.event_loop import run
+from spark_mq.client.event_loop import run, spawn
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.message import MessageExt, decode_records
 from spark_mq.client.routes import LOGICAL_PREFIX, TopicRoute, read_address
@@ -109,11 +110,34 @@ class FoundMessages:
     index_time_ms: int
 
 
+def _on_any_loop(kind: type[T]) -> type[T]:
+    """The calls of a class with an `_instance` may be awaited on any event loop. They run on the client's, which has the sockets."""
+    for name, call in inspect.getmembers(kind, inspect.iscoroutinefunction):
+        if not name.startswith("_"):
+            setattr(kind, name, _passed_on(call))
+    return kind
+
+
+def _passed_on(call: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+    @wraps(call)
+    async def passed_on(admin: Any, *args: Any, **kwargs: Any) -> T:
+        made = call(admin, *args, **kwargs)
+        if admin._instance.is_on_its_loop:
+            return await made
+        return await asyncio.wrap_future(spawn(made))
+
+    return passed_on
+
+
+@_on_any_loop
 class AsyncAdmin(QueueCalls):
-    """All calls, for callers on the event loop, over a client instance that is shared with producers and consumers.
+    """All calls, to be awaited on any event loop, over a client instance that is shared with producers and consumers.
+
+        async with AsyncAdmin(ClientSettings("ns1:9876")) as admin:
+            topics = await admin.topics()
 
     Names of topics and groups are as brokers know them (`namespace%name`). Every call raises ClientError: no answer in time, no
-    connection, no route, a refusal. Made on any thread, used and closed on the loop's.
+    connection, no route, a refusal. A call whose task is cancelled is given up; a request that has been sent may still be carried out.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -132,7 +156,7 @@ class AsyncAdmin(QueueCalls):
             await self._instance.release_async()
 
     def release(self) -> None:
-        """The same from a thread that is not the loop's."""
+        """The same for a thread that waits; not on an event loop."""
         if not self._is_closed:
             self._is_closed = True
             self._instance.release()
@@ -177,6 +201,7 @@ class AsyncAdmin(QueueCalls):
     async def create_topic(self, new: NewTopic, *, cluster: str | None = None, address: str | None = None) -> None:
         """Make the topic, or change it, on one broker, on a cluster's masters, or on all masters (17).
 
+        A broker answers when its name servers have the topic. One that does not answer its broker in time learns it later.
         Raises NameIllegalError before anything is sent.
         """
         attributes = ",".join(f"+{name}={value}" for name, value in (new.attributes or {}).items())

@@ -126,6 +126,11 @@ class ClientInstance:
     def _forget(self) -> None:
         self._closed = ClientClosedError(f"client {self.client_id}", "it was made before a fork, by the parent process")
 
+    @property
+    def is_on_its_loop(self) -> bool:
+        """Whether the caller, a coroutine, runs on the event loop of the client."""
+        return asyncio.get_running_loop() is self._loop
+
     def _check_open(self) -> None:
         if self._closed is not None:
             raise self._closed

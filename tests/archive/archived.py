@@ -1,21 +1,27 @@
-"""An archive made in this process, by the code that Spark's tasks run; and reads of it as Spark drives them."""
+"""An archive made in this process, by the code that Spark's tasks run; and reads of it as Spark drives them.
+
+Without Spark an archive is made all the same; a test that reads it as Spark does is skipped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
 from spark_mq.archive.archiver import ArchiveReport, ArchiveTask, TaskResult, archive_once, write_task
 from spark_mq.archive.commits import open_or_make
 from spark_mq.source.archive_table import ArchiveTable, Place
-from spark_mq.source.batch_reader import BatchReader
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.partition_reader import QueuePartition
 from spark_mq.source.query_cluster import Split
 from spark_mq.source.rows import COLUMN_NAMES
+
+if TYPE_CHECKING:
+    from spark_mq.source.batch_reader import BatchReader
+    from spark_mq.source.partition_reader import QueuePartition
 
 ALL = {"subscribePattern": ".*", "allowEmpty": "true"}
 
@@ -36,17 +42,26 @@ def opened(table: Path | str) -> ArchiveTable:
     return ArchiveTable.open(Place.of(str(table)))
 
 
-def splits_of(**options: str) -> list[Split]:
+def _partitions(options: dict[str, str]) -> Iterator[tuple[BatchReader, QueuePartition]]:
+    """Each partition of a batch query, with its reader."""
+    pytest.importorskip("pyspark", reason="reads as Spark does")
+    from spark_mq.source.batch_reader import BatchReader
+    from spark_mq.source.partition_reader import QueuePartition
+
     parsed = SourceOptions.parse(options, "batch")
-    parts = BatchReader(parsed, parsed.column_names).partitions()
-    return [split for part in parts if isinstance(part, QueuePartition) for split in part.splits]
+    reader = BatchReader(parsed, parsed.column_names)
+    for part in reader.partitions():
+        if isinstance(part, QueuePartition):
+            yield reader, part
+
+
+def splits_of(**options: str) -> list[Split]:
+    return [split for _, part in _partitions(options) for split in part.splits]
 
 
 def rows_of(**options: str) -> list[dict[str, Any]]:
     """The rows of a batch read with these options, queue by queue."""
-    parsed = SourceOptions.parse(options, "batch")
-    reader = BatchReader(parsed, parsed.column_names)
-    batches = [batch for part in reader.partitions() if isinstance(part, QueuePartition) for batch in reader.read(part)]
+    batches = [batch for reader, part in _partitions(options) for batch in reader.read(part)]
     return pa.Table.from_batches(batches).to_pylist() if batches else []
 
 

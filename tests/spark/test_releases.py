@@ -6,7 +6,7 @@ A test's first line of docstring is its row of docs/tables/spark-releases.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_mq
+from spark_mq.archive.archiver import ArchiveTask, TaskResult, archive_once, write_task
+from spark_mq.archive.commits import open_or_make
+from spark_mq.source.archive_table import Place
+from spark_mq.source.options import SourceOptions
 from spark_mq.spark_versions import ADMISSION_CONTROL, FILTERS, Ability
 from storage import open_store
 from tests.support.fixture_stores import Fixture
+from tests.support.store_builder import StoreBuilder
 
 from .conftest import ReadStore
 from .streams import Stream
@@ -230,6 +235,28 @@ def test_lag(spark: SparkSession, stream_store: Callable[..., Stream], tmp_path:
         spark.streams.removeListener(listener)
     assert reports
     assert {lag.topic for lag in reports[-1].lags} == {"T"}
+
+
+def test_archive(
+    spark: SparkSession, read_store: ReadStore, stream_store: Callable[..., Stream], tmp_path: Path
+) -> None:
+    """the archive: Spark's tasks write the table; with the option `archive`, batch and stream read on in it"""
+    store, table = StoreBuilder(tmp_path / "store", log_file_size_bytes=8 << 10), str(tmp_path / "table")
+    bodies = [store.send_many("T", 1, queue_id=number % 2)[0] for number in range(120)]
+
+    def by_spark(tasks: Sequence[ArchiveTask]) -> list[TaskResult]:
+        return spark.sparkContext.parallelize(list(tasks), len(tasks)).map(write_task).collect()
+
+    source = SourceOptions.parse({"path": str(store.root), "topic": "T"}, "batch")
+    assert archive_once(source, open_or_make(Place.of(table)), by_spark).rows == {"T": 120}
+    for file in sorted((store.root / "commitlog").iterdir())[:-1]:
+        file.unlink()
+    assert read_store(store.root, topic="T").count() < 120
+    rows = read_store(store.root, topic="T", archive=table).collect()
+    assert sorted(bytes(row.body).decode() for row in rows) == sorted(bodies)
+    stream = stream_store(store.root, topic="T", archive=table, startingOffsets="earliest")
+    stream.run()
+    assert sorted(stream.bodies()) == sorted(bodies)
 
 
 def rows_in(stream: Stream) -> int:

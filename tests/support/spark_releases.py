@@ -2,7 +2,8 @@
 
     python -m tests.support.spark_releases docs/tables/spark-releases.md [arguments of pytest]
 
-`make test-spark SPARK=4.1.4` runs it in an environment with that release. Columns of other releases stay. Exit code: pytest's.
+`make test-spark SPARK=4.1.4` runs it in an environment with that release. Columns of other releases stay,
+and of this one the rows of features that were not run. Exit code: pytest's.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from xml.etree import ElementTree
 from tests.support.places import PROJECT
 
 FEATURES = PROJECT / "tests" / "spark" / "test_releases.py"
+NOT_RUN = "not run"
 PASSED, SKIPPED, FAILED = "tests passed", "tests left out, by name of what the release lacks", "tests failed"
 HEAD = """\
 # Features and Spark releases
 
 `make test-spark SPARK=4.1.4` runs the tests of Spark in an environment with that release, and writes its column here. `works`: its
 test passed. `needs 4.2`: the release cannot do it, and the query is refused at planning, with that release in the text.
-The numbers count all tests of the column's run, which may have been given more files than these features' own.
+The numbers count all tests of the column's last run with every feature, which may have been given more files than these features' own.
 
 """
 
@@ -52,8 +54,14 @@ def column_of(report: Path) -> Column:
         SKIPPED: sum(_outcome(case) == "skipped" for case in cases),
         FAILED: sum(_outcome(case) == "fails" for case in cases),
     }
-    outcomes = {row: ", ".join(sorted(found)) or "not run" for row, found in rows.items()}
+    outcomes = {row: ", ".join(sorted(found)) or NOT_RUN for row, found in rows.items()}
     return outcomes | {row: str(count) for row, count in counts.items()}
+
+
+def merged(before: Column, found: Column) -> Column:
+    """The column after a run. One of a part of the features changes their rows alone: its numbers would not be the column's."""
+    rows = {row: found[row] for row in features().values() if found[row] != NOT_RUN}
+    return before | rows if before and len(rows) < len(features()) else found
 
 
 def _outcome(case: ElementTree.Element) -> str:
@@ -82,7 +90,7 @@ def page_of(columns: Mapping[str, Column]) -> str:
     releases = sorted(columns, key=lambda release: [int(number) for number in re.findall(r"\d+", release)])
     rows = [*features().values(), PASSED, SKIPPED, FAILED]
     table = [["feature", *releases], ["---"] * (len(releases) + 1)]
-    table += [[row, *(columns[release].get(row, "not run") for release in releases)] for row in rows]
+    table += [[row, *(columns[release].get(row, NOT_RUN) for release in releases)] for row in rows]
     return HEAD + "".join(_line(cells) for cells in table)
 
 
@@ -103,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
             return done.returncode or 1
         place = PROJECT / page
         columns = columns_of(place.read_text("utf-8")) if place.exists() else {}
-        columns[__version__] = column_of(report)
+        columns[__version__] = merged(columns.get(__version__, {}), column_of(report))
     place.write_text(page_of(columns), encoding="utf-8")
     return done.returncode
 
