@@ -1,4 +1,4 @@
-"""`python -m bench.archive`: archiving beside Spark's Kafka source into Delta, reading the archive beside Delta's reader, a look for one key.
+"""`python -m bench.archive`: archiving beside Spark's Kafka source into Delta, reading beside Delta's own reader, a look for one key.
 
     HOME/archive-round            what a round of archiving has written; removed after it
     HOME/archive-<messages>       the archive of the store of <messages> messages, for reading
@@ -269,14 +269,18 @@ def look_up(spark: SparkSession, place: Path, messages: int) -> list[Looks]:
 
 
 def looks_table(messages: int, looks: Sequence[Looks]) -> Table:
-    shown = Table(title=f"One key of {messages:,} archived messages", caption="seconds of a query, from its start to its row")
+    shown = Table(
+        title=f"One key of {messages:,} archived messages", caption="seconds of a query, from its start to its row"
+    )
     for heading in ("reader", "seconds", "x Delta", "files opened", "of"):
         shown.add_column(heading, justify="left" if heading == "reader" else "right")
     base = next(each for each in looks if each.name == "Delta's reader")
     for each in looks:
         ratio = median(other / own for own, other in zip(each.seconds, base.seconds, strict=True))
         seconds = f"{median(each.seconds):.2f} ({min(each.seconds):.2f} - {max(each.seconds):.2f})"
-        shown.add_row(each.name, seconds, f"{ratio:.2f}", "" if each.opened is None else str(each.opened), str(each.files))
+        shown.add_row(
+            each.name, seconds, f"{ratio:.2f}", "" if each.opened is None else str(each.opened), str(each.files)
+        )
     return shown
 
 
@@ -284,7 +288,9 @@ def looks_table(messages: int, looks: Sequence[Looks]) -> Table:
 
 
 @contextmanager
-def kafka_topic(asked: argparse.Namespace, spark: SparkSession, jars: kafka_peer.Jars | None) -> Iterator[tuple[DataFrame | None, int | None]]:
+def kafka_topic(
+    asked: argparse.Namespace, spark: SparkSession, jars: kafka_peer.Jars | None
+) -> Iterator[tuple[DataFrame | None, int | None]]:
     """The topic that Kafka's broker has, and the broker's process id; None without jars."""
     if jars is None:
         yield None, None

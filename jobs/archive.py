@@ -73,7 +73,9 @@ class Archive:
     values: Annotated[
         list[str] | None,
         typer.Option(
-            "--values", metavar="TOPIC=FILE", help="A typed table too, by a JSON Schema, an .avsc, or FILE.desc#MESSAGE; may be repeated."
+            "--values",
+            metavar="TOPIC=FILE",
+            help="A typed table too, by a JSON Schema, an .avsc, or FILE.desc#MESSAGE; may be repeated.",
         ),
     ] = None
     new_incarnation: Annotated[

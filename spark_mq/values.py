@@ -59,7 +59,7 @@ _FILE_FIELD = b"\x0a"
 
 @dataclass(frozen=True, slots=True)
 class ValueSchema:
-    """A schema of bodies: of JSON as Spark writes it (DDL, or its own JSON), of Avro as Avro does, of Protobuf a message's full name."""
+    """A schema of bodies: of JSON as Spark writes it (DDL, or its own JSON), of Avro as Avro does, of Protobuf a message's name."""
 
     kind: Literal["json", "avro", "protobuf"]
     text: str
@@ -285,7 +285,10 @@ def _of_protobuf(messages: DataFrame, body: Column, schema: ValueSchema, early: 
     error = (
         f.when(early.isNotNull(), early)
         .when(f.col(VALUE).isNull(), f.lit(f"it is not of the Protobuf message {schema.text}"))
-        .when(_is_empty(parsed) & (f.octet_length(body) > 0), f.lit(f"it has no field of the Protobuf message {schema.text}"))
+        .when(
+            _is_empty(parsed) & (f.octet_length(body) > 0),
+            f.lit(f"it has no field of the Protobuf message {schema.text}"),
+        )
     )
     return _judged(parsed, error)
 
@@ -320,5 +323,5 @@ def _by_package(name: str, made: Callable[[], Column]) -> Column:
         if "JavaPackage" not in str(error):
             raise
         package = f"org.apache.spark:spark-{name}_2.13:{release}"
-        rule = f"the session has no parser of {name.capitalize()}: start it with spark.jars.packages={package} (spark-submit --packages)"
+        rule = f"the session has no parser of {name.capitalize()}: start it with spark.jars.packages={package}"
         raise OptionError("values", rule) from error

@@ -188,7 +188,7 @@ def test_the_package_lists_what_it_gives_before_anything_of_it_is_loaded() -> No
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_recipes_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ends with what the recipes leave behind: each order once in the archive and in its typed table, copies, and gauges of every queue."""
+    """Ends with what they leave behind: each order once in the archive and in its typed table, copies, and gauges of all queues."""
     ending = """
 raw = [bytes(row.body) for row in spark.read.format("delta").load("tables/archive").collect()]
 sent = [bytes(row.body) for row in spark.read.format("spark_mq").option("path", "shop").option("topic", "orders").load().collect()]

@@ -291,9 +291,7 @@ def replace_files(
 
     now_ms = current_time_ms()
     removes = [
-        RemoveAction(
-            part.path, is_change, now_ms, part.size_bytes, {"topic": part.topic, "day": part.day.isoformat()}
-        )
+        RemoveAction(part.path, is_change, now_ms, part.size_bytes, {"topic": part.topic, "day": part.day.isoformat()})
         for part in old
     ]
     adds = [

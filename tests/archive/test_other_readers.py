@@ -1,4 +1,4 @@
-"""Readers of Delta that are not ours see the archive's messages, whatever has kept the table; what they change our source still reads."""
+"""Readers of Delta that are not ours see the archive's messages, whatever kept the table; ours reads what they have changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN = ("topic", "broker_name", "queue_id", "queue_offset", "incarnation", "key
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Two topics over three days, some of whose messages expired before they were archived; one made again; joined files, a checkpoint."""
+    """Two topics over three days, with messages that expired unarchived; one was made again; files are joined; a checkpoint."""
     store, place = StoreBuilder(tmp_path / "broker-a", log_file_size_bytes=2 << 10), tmp_path / "archive"
     for step in range(6):
         for number in range(12):

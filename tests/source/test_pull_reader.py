@@ -152,16 +152,21 @@ def test_messages_that_are_deleted_while_a_range_is_read_are_not_behind_those_th
     monkeypatch.setattr(pull_reader, "SLICE_ROWS", 64)
     broker.answers = expiring(500, first=5)
     given: list[int] = []
-    with pytest.raises(DataLossError, match=r"offsets \[160, 500\) expired"):
+
+    def take() -> None:
         for part in reader_of(broker).slices(0, 1_000):
-            given += part.queue_offsets.tolist()
+            given.extend(part.queue_offsets.tolist())
+
+    with pytest.raises(DataLossError, match=r"offsets \[160, 500\) expired"):
+        take()
     assert given == list(range(128))
 
 
 def test_messages_of_a_deleted_file_that_no_answer_reaches_past_are_data_loss() -> None:
-    with FakeBroker(records(2_000)) as broker, pytest.raises(DataLossError, match="from 0 to 800 are deleted"):
+    with FakeBroker(records(2_000)) as broker:
         broker.deleted_before = 1_500
-        read(reader_of(broker), 0, 2_000)
+        with pytest.raises(DataLossError, match="from 0 to 800 are deleted"):
+            read(reader_of(broker), 0, 2_000)
 
 
 def test_a_gap_behind_a_message_is_no_loss_and_costs_a_look(broker: FakeBroker) -> None:
@@ -219,7 +224,7 @@ def test_what_a_slave_has_deleted_is_read_from_the_master(broker: FakeBroker) ->
         slave.deleted_before = 500
         assert read(reader_of(broker, slave, may_leave_master=True), 0, 1_000) == list(range(1_000))
         assert slave.offsets
-        assert broker.offsets[-1] > 500
+        assert max(broker.offsets) > 900, "the whole range"
         broker.deleted_before = 500
         with pytest.raises(DataLossError, match=r"offsets \[0, 500\)"):
             read(reader_of(broker, slave, may_leave_master=True), 0, 1_000)

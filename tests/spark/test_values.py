@@ -77,7 +77,11 @@ def test_a_text_that_is_no_schema_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message", "rule"),
     [
-        (b'syntax = "proto3"; message Order {}', "shop.Order", "has no descriptor of a message shop.Order: make it with protoc"),
+        (
+            b'syntax = "proto3"; message Order {}',
+            "shop.Order",
+            "has no descriptor of a message shop.Order: make it with protoc",
+        ),
         (b"\x0a\x07\x12\x05Order", "shop.Refund", "has no descriptor of a message shop.Refund"),
         (b"\x0a\x07\x12\x05Order", "", "which of its messages"),
         (b"", "Order", "has no descriptor"),
@@ -193,7 +197,8 @@ frame = lambda *bodies: spark.createDataFrame([(body,) for body in bodies], "bod
 show = lambda rows: print("ROWS", [(row.value and tuple(row.value), row.value_error) for row in rows.collect()])
 print("ROWS", value_fields(spark, new).simpleString())
 show(parse_values(frame(b"\\x08\\x01", b"\\x08\\x02\\x12\\x01x", b"\\x08", b"\\x52\\x01x", b""), new))
-framed = [b"\\0\\0\\0\\0\\x07\\0\\x08\\x01", b"\\0\\0\\0\\0\\x09\\0\\x08\\x02\\x12\\x01x", b"\\0\\0\\0\\0\\x08\\0\\x08\\x01", b"\\0\\0\\0\\0\\x09\\x02\\x02\\x08\\x01"]
+framed = [b"\\0\\0\\0\\0\\x07\\0\\x08\\x01", b"\\0\\0\\0\\0\\x09\\0\\x08\\x02\\x12\\x01x"]
+framed += [b"\\0\\0\\0\\0\\x08\\0\\x08\\x01", b"\\0\\0\\0\\0\\x09\\x02\\x02\\x08\\x01"]
 show(parse_confluent(frame(*framed), {7: old, 9: new}))
 """
 
