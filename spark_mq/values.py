@@ -157,11 +157,11 @@ def parse_confluent(
         rest = f.when(is_framed & is_first, f.expr(f"substring(`{body}`, 7)"))
     if target.kind != "avro":
         return _PARSERS[target.kind](messages, rest, target, early)
-    value = reduce(
-        lambda found, one: f.when(number == one[0], _avro(rest, one[1], target)).otherwise(found),
-        schemas.items(),
-        f.lit(None),
-    )
+
+    def value() -> Column:
+        of_ids = ((number == one, _avro(rest, schema, target)) for one, schema in schemas.items())
+        return reduce(lambda found, one: f.when(one[0], one[1]).otherwise(found), of_ids, f.lit(None))
+
     return _with_avro(messages, value, early)
 
 
@@ -259,41 +259,37 @@ def _type_of(tree: Any, file: str, where: str) -> DataType:
 
 
 def _of_avro(messages: DataFrame, body: Column, schema: ValueSchema, early: Column) -> DataFrame:
-    return _with_avro(messages, _avro(body, schema, schema), early)
+    return _with_avro(messages, lambda: _avro(body, schema, schema), early)
 
 
 def _avro(body: Column, schema: ValueSchema, shown: ValueSchema) -> Column:
     from pyspark.sql.avro.functions import from_avro
 
-    options = {"mode": "PERMISSIVE", "avroSchema": shown.text}
-    return _by_package("avro", lambda: from_avro(body, schema.text, options))
+    return from_avro(body, schema.text, {"mode": "PERMISSIVE", "avroSchema": shown.text})
 
 
-def _with_avro(messages: DataFrame, value: Column, early: Column) -> DataFrame:
+def _with_avro(messages: DataFrame, value: Callable[[], Column], early: Column) -> DataFrame:
     """Spark's parser makes a record whose fields are all null of bytes that it cannot read. So does a message that has nothing else."""
-    parsed = messages.withColumn(VALUE, value)
-    return _judged(parsed, f.when(early.isNotNull(), early).when(_is_empty(parsed), f.lit(_NOT_AVRO)))
+    parsed, is_empty = _with_value(messages, value, "avro")
+    return _judged(parsed, f.when(early.isNotNull(), early).when(is_empty, f.lit("it is not of the Avro schema")))
 
 
 def _of_protobuf(messages: DataFrame, body: Column, schema: ValueSchema, early: Column) -> DataFrame:
     """Bytes of another message may be readable, as fields with unknown numbers: then no field of this one is there."""
     from pyspark.sql.protobuf.functions import from_protobuf
 
-    options, descriptors = {"mode": "PERMISSIVE"}, schema.descriptors
-    value = _by_package("protobuf", lambda: from_protobuf(body, schema.text, None, options, descriptors))
-    parsed = messages.withColumn(VALUE, value)
+    options = {"mode": "PERMISSIVE"}
+    parsed, is_empty = _with_value(
+        messages, lambda: from_protobuf(body, schema.text, None, options, schema.descriptors), "protobuf"
+    )
     error = (
         f.when(early.isNotNull(), early)
         .when(f.col(VALUE).isNull(), f.lit(f"it is not of the Protobuf message {schema.text}"))
-        .when(
-            _is_empty(parsed) & (f.octet_length(body) > 0),
-            f.lit(f"it has no field of the Protobuf message {schema.text}"),
-        )
+        .when(is_empty & (f.octet_length(body) > 0), f.lit(f"it has no field of the Protobuf message {schema.text}"))
     )
     return _judged(parsed, error)
 
 
-_NOT_AVRO = "it is not of the Avro schema"
 _PARSERS: Mapping[str, Callable[[DataFrame, Column, ValueSchema, Column], DataFrame]] = {
     "json": _of_json,
     "avro": _of_avro,
@@ -301,27 +297,28 @@ _PARSERS: Mapping[str, Callable[[DataFrame, Column, ValueSchema, Column], DataFr
 }
 
 
-def _is_empty(parsed: DataFrame) -> Column:
-    """Whether no field has a value."""
-    kind = parsed.schema[VALUE].dataType
+def _with_value(messages: DataFrame, value: Callable[[], Column], parser: str) -> tuple[DataFrame, Column]:
+    """The messages with `value`, and whether no field of it has a value.
+
+    Raises OptionError where the session has not the parser's package.
+    """
+    from pyspark import __version__ as release
+    from pyspark.errors import AnalysisException
+
+    try:
+        parsed = messages.withColumn(VALUE, value())
+        kind = parsed.schema[VALUE].dataType
+    except (AnalysisException, TypeError) as error:  # of Spark before 4.1 a TypeError
+        if "_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE" not in str(error) and "JavaPackage" not in str(error):
+            raise
+        package = f"org.apache.spark:spark-{parser}_2.13:{release}"
+        rule = f"the session has no parser of {parser.capitalize()}: start it with spark.jars.packages={package}"
+        raise OptionError("values", rule) from error
     names = kind.names if isinstance(kind, StructType) else []
-    return reduce(lambda one, other: one & other, (f.col(f"{VALUE}.`{name}`").isNull() for name in names), f.lit(True))
+    is_null = (f.col(f"{VALUE}.`{name}`").isNull() for name in names)
+    return parsed, reduce(lambda one, other: one & other, is_null, f.lit(True))
 
 
 def _judged(parsed: DataFrame, error: Column) -> DataFrame:
     found = parsed.withColumn(ERROR, error.otherwise(f.lit(None)))
     return found.withColumn(VALUE, f.when(f.col(ERROR).isNull(), f.col(VALUE)))
-
-
-def _by_package(name: str, made: Callable[[], Column]) -> Column:
-    """Raises OptionError where the session has not the parser's package."""
-    from pyspark import __version__ as release
-
-    try:
-        return made()
-    except TypeError as error:
-        if "JavaPackage" not in str(error):
-            raise
-        package = f"org.apache.spark:spark-{name}_2.13:{release}"
-        rule = f"the session has no parser of {name.capitalize()}: start it with spark.jars.packages={package}"
-        raise OptionError("values", rule) from error
