@@ -94,18 +94,27 @@ def test_delta_spark_reads_it_in_batch_and_as_a_stream_and_may_optimize_it(table
     assert [rows_of(archive=str(table), topic=topic) for topic in ("Topic", "%DLQ%group")] == ours
 
 
+def by_duckdb(connection: Any, source: str) -> list[list[Any]]:
+    names = ", ".join(SHOWN)
+    counted = "lower(hex(body)) AS body, cardinality(properties) AS count"
+    rows = connection.sql(f"SELECT {names}, {counted} FROM {source} WHERE gap_end IS NULL").fetchall()
+    return sorted(list(row) for row in rows)
+
+
+def test_duckdb_reads_it_through_arrow(table: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    connection = duckdb.connect()
+    connection.register("archive", opened(table).delta.to_pyarrow_dataset())
+    assert by_duckdb(connection, "archive") == expected(table)
+
+
 @pytest.mark.network
-def test_duckdb_reads_it(table: Path) -> None:
-    """Its extension `delta` is loaded from DuckDB's site on first use."""
+def test_duckdb_reads_it_by_its_own_extension(table: Path) -> None:
+    """The extension `delta` comes from DuckDB's site on first use."""
     duckdb = pytest.importorskip("duckdb")
     connection = duckdb.connect()
     connection.sql("INSTALL delta; LOAD delta")
-    names = ", ".join(SHOWN)
-    found = connection.sql(
-        f"SELECT {names}, lower(hex(body)) AS body, cardinality(properties) AS count "
-        f"FROM delta_scan('{table}') WHERE gap_end IS NULL"
-    ).fetchall()
-    assert sorted(list(row) for row in found) == expected(table)
+    assert by_duckdb(connection, f"delta_scan('{table}')") == expected(table)
 
 
 def test_polars_reads_it(table: Path) -> None:
