@@ -17,7 +17,7 @@ from rich.table import Table
 
 from bench.cpu import busy_seconds, cpu_seconds_below, own_cpu_seconds
 
-Peer = Literal["kafka", "spark_mq", "ceiling", "java"]
+Peer = Literal["kafka", "spark_mq", "ceiling", "java", "delta"]
 
 
 class Processes(NamedTuple):

@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from bench import engine, handlers, input_rows, kafka_peer, lateness, live, sinks, sources, write_engine
+from bench import archive, engine, handlers, input_rows, kafka_peer, lateness, live, sinks, sources, write_engine
 from bench.kafka_peer import Jars
 from bench.measure import Case, Processes, jvm_of, measure, table
 from bench.messages import TOPIC, bodies, crc_sum
@@ -23,7 +23,7 @@ from bench.recycled import RecycledStore
 from bench.rocketmq_store import make_store
 from bench.session import bench_session
 
-PARTS = ("kafka", "spark_mq", "ceiling", "engine", "live")
+PARTS = ("kafka", "spark_mq", "ceiling", "engine", "live", "archive")
 PEERS = {"kafka", "spark_mq", "ceiling"}
 LIVE_PARTS = {"read": {"source"}, "write": {"sink"}, None: set(live.PARTS)}
 OPENING_STORE_MESSAGES = 7_700_000  # 10 GiB of log, at 1.4 KB a record
@@ -36,6 +36,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="measure nothing else")
     parser.add_argument("--opening-store", action="store_true", help="make the 10 GiB store, for its opening time")
     live.add_arguments(parser)
+    archive.add_arguments(parser)
     return parser.parse_args(arguments)
 
 
@@ -63,6 +64,8 @@ def main(arguments: list[str]) -> None:
         handlers.print_tables(console, asked.home / "handlers")
     if "live" in only:
         live.Live(asked, asked.rows // 2, console).measure(LIVE_PARTS[asked.direction])
+    if "archive" in only and asked.direction is None:
+        archive.measure_archive(asked, console)
 
 
 def find_store(asked: argparse.Namespace, console: Console, messages: int) -> Path:

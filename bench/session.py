@@ -18,14 +18,18 @@ SOCKETS: tuple[Sockets, ...] = get_args(Sockets)
 
 
 @contextmanager
-def bench_session(batch_rows: int, jars: Jars | None, sockets: Sockets) -> Iterator[SparkSession]:
-    """Two tasks at a time; with Kafka's source and sink where there are jars. Stopped at the end."""
+def bench_session(
+    batch_rows: int, jars: Jars | None, sockets: Sockets, *, delta: bool = False
+) -> Iterator[SparkSession]:
+    """Two tasks at a time; with Kafka's source and sink where there are jars, and with Delta Lake. Stopped at the end."""
     config = {"spark.driver.memory": "2g", "spark.sql.execution.arrow.maxRecordsPerBatch": str(batch_rows)}
     if sockets == "unix":
         config["spark.python.unix.domain.socket.enabled"] = "true"
     if jars is not None:
         config |= kafka_peer.SPARK_CONFIG | {"spark.jars": ",".join(map(str, jars.spark))}
-    spark = build_session("spark_mq bench", master="local[2]", config=config | input_rows.SPARK_CONFIG)
+    if delta:  # the archive's codec
+        config["spark.sql.parquet.compression.codec"] = "zstd"
+    spark = build_session("spark_mq bench", master="local[2]", delta=delta, config=config | input_rows.SPARK_CONFIG)
     try:
         yield spark
     finally:

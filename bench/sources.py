@@ -23,6 +23,7 @@ NAMES: dict[Peer, str] = {
     "spark_mq": "spark_mq",
     "ceiling": "prebuilt batches (ceiling)",
     "java": "Java's lite pull consumer",
+    "delta": "Delta's reader",
 }
 BODY: dict[Columns, str] = {"kafka": "value", "all": "body"}
 

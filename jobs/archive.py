@@ -73,7 +73,9 @@ class Archive:
     values: Annotated[
         list[str] | None,
         typer.Option(
-            "--values", metavar="TOPIC=FILE", help="A typed table too, by a JSON Schema or an .avsc; may be repeated."
+            "--values",
+            metavar="TOPIC=FILE",
+            help="A typed table too, by a JSON Schema, an .avsc, or FILE.desc#MESSAGE; may be repeated.",
         ),
     ] = None
     new_incarnation: Annotated[
@@ -108,14 +110,18 @@ class Archive:
         """Topic → the schema of its bodies. Raises OptionError, OSError."""
         if not self.values:
             return {}
-        from spark_mq.values import avro_schema, json_schema  # needs Spark
+        from spark_mq.values import avro_schema, json_schema, protobuf_schema  # needs Spark
 
         found = {}
         for text in self.values:
             topic, equals, file = text.partition("=")
             if not equals or not topic or not file:
                 raise OptionError("--values", f"expected TOPIC=FILE, found {text!r}")
-            found[topic] = avro_schema(file) if file.endswith(".avsc") else json_schema(file)
+            path, _, message = file.partition("#")
+            if path.endswith((".desc", ".pb")) or message:
+                found[topic] = protobuf_schema(path, message)
+            else:
+                found[topic] = avro_schema(path) if path.endswith(".avsc") else json_schema(path)
         return found
 
     def selection(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ import pytest
 
 import spark_mq
 import spark_mq.client
+import spark_mq.values
 import storage
 from tests.support.own_servers import start_broker, start_name_server
 from tests.support.places import PROJECT
@@ -22,6 +23,7 @@ FOLDER = PROJECT / "docs" / "api"
 PAGES_OF = {
     "storage": ("storage.md", "storage-errors.md"),
     "spark_mq": ("spark_mq.md",),
+    "spark_mq.values": ("values.md",),
     "spark_mq.client": ("client.md", "client-errors.md"),
 }
 PUBLIC = {
@@ -30,6 +32,7 @@ PUBLIC = {
         ("storage", storage.__all__),
         ("spark_mq", spark_mq.__all__),
         ("spark_mq.client", spark_mq.client.__all__),
+        ("spark_mq.values", spark_mq.values.__all__),
     )
     for name in names
 }
@@ -125,5 +128,8 @@ def test_the_examples_of_the_client_print_what_the_page_shows(
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_the_examples_of_spark_mq_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_examples("spark_mq.md", tmp_path, monkeypatch)
+@pytest.mark.parametrize("page", [*PAGES_OF["spark_mq"], *PAGES_OF["spark_mq.values"]])
+def test_the_examples_of_spark_mq_print_what_the_page_shows(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_examples(page, tmp_path, monkeypatch)

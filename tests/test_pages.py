@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 
 import spark_mq
 import spark_mq.client
+import spark_mq.values
 import storage
 from storage import errors
 from tests.support.pages import PAGES, Example, examples
@@ -42,7 +45,12 @@ SHOWN = {
 }
 """What a page's examples print, among the rest."""
 
-PUBLIC = {"spark_mq": spark_mq.__all__, "spark_mq.client": spark_mq.client.__all__, "storage": storage.__all__}
+PUBLIC = {
+    "spark_mq": spark_mq.__all__,
+    "spark_mq.client": spark_mq.client.__all__,
+    "spark_mq.values": spark_mq.values.__all__,
+    "storage": storage.__all__,
+}
 """Jobs are commands, not a library: `jobs` gives no name to import, and no page shows that."""
 
 
@@ -179,14 +187,12 @@ def test_the_package_lists_what_it_gives_before_anything_of_it_is_loaded() -> No
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_the_recipes_run_one_after_the_other(tmp_path: Path) -> None:
-    """Ends with what the recipes leave behind: 1,000 orders once in a table, twice copied, and gauges of every queue."""
+def test_the_recipes_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends with what they leave behind: each order once in the archive and in its typed table, copies, and gauges of all queues."""
     ending = """
-whole, unparsed = (spark.read.format("delta").load(f"tables/orders{name}") for name in ("", "-unparsed"))
-print("sum", whole.selectExpr("sum(amount)").first()[0])
-raw = [bytes(row.body) for table in (whole, unparsed) for row in table.select("body").collect()]
+raw = [bytes(row.body) for row in spark.read.format("delta").load("tables/archive").collect()]
 sent = [bytes(row.body) for row in spark.read.format("spark_mq").option("path", "shop").option("topic", "orders").load().collect()]
-print("lost", len(set(sent) - set(raw)), "twice", len(raw) - len(set(raw)), "left", unparsed.count())
+print("archived", sorted(raw) == sorted(sent), "typed", typed.count(), "sum", typed.selectExpr("sum(amount)").first()[0])
 import time
 until = time.monotonic() + 60
 while generate_latest().decode().count("spark_mq_lag_rows{") < 4 and time.monotonic() < until:
@@ -194,23 +200,27 @@ while generate_latest().decode().count("spark_mq_lag_rows{") < 4 and time.monoto
 print(generate_latest().decode())
 server.shutdown()
 """
+    commands = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     ran = run_script(
         "\n".join([*(example.code for example in examples(RECIPES)), ending]), tmp_path, timeout_s=600, small=True
     )
     assert ran.returncode == 0, ran.stderr
     for shown in (
-        "read 1004 unparsed 4",  # of the stream
+        "archived 1,004 messages of 1 topics",
+        "typed 1,004 messages of orders; 4 are not of the schema",
         "|       9|  100|",  # its table: each customer's orders, none twice
-        "|  also has coupon|    1|",
-        "|not of the schema|    3|",
-        "| 1001|SPRING|",  # with the field that was added
-        "lost 0 twice 0 left 3",
+        "|amount is not DOUBLE|",
+        "|it also has coupon  |",
+        "the typed table of orders has new fields: coupon",
+        "| 1003|SUMMER|",
+        "| 1001|SPRING|",  # parsed again
         "left out: 3",
         "|customer 9|",  # the backfill
         "|  TopicRetry|",  # the dead letters
-        "| all-orders| 1004|",  # foreachBatch
+        "| all-orders| 1005|",  # foreachBatch
         "|paid-orders| 1000|",
-        "sum 249750.25",
+        "archived True typed 1005 sum 249750.5",
         'spark_mq_lag_rows{broker="broker-lab",query="watched",queue="3",topic="TopicA"}',
     ):
         assert shown in ran.stdout, ran.stdout

@@ -30,8 +30,9 @@ from spark_mq.archive.commits import ArchiveConflictError, commit, wait_a_little
 from spark_mq.archive.data_files import LifeOfQueue, WrittenFile, write_gaps, write_messages
 from spark_mq.conditions import ArchiveError, DataLossError, SparkMqError
 from spark_mq.source.archive_table import EMPTY, EXPIRED, ArchiveTable, Gap, Place, Progress, last_place
-from spark_mq.source.offsets import QueueId, RecordPlace
+from spark_mq.source.offsets import QueueId, RecordPlace, has_expired
 from spark_mq.source.options import SourceOptions
+from spark_mq.source.pulled_records import holes_in
 from spark_mq.source.query_cluster import Piece, QueryCluster, Split
 from spark_mq.source.ranges import QueueRange, ReadLimits, plan_end, split_ranges
 from spark_mq.source.rows import COLUMN_NAMES, RowRequest
@@ -46,7 +47,7 @@ _TRIES = 50
 _LOOKS = 3
 _LOOK_S = 0.7
 """Between two looks at brokers before a queue is refused."""
-REQUEST = RowRequest(COLUMN_NAMES, decompress=False)
+REQUEST = RowRequest(COLUMN_NAMES, decompress=False, judges_holes=False)
 """All columns of the source, bodies as they are stored."""
 
 
@@ -97,13 +98,6 @@ def write_task(task: ArchiveTask) -> TaskResult:
         stopped = end, corrupt[0]
     ranges = [(low, min(high, end)) for low, high in task.split.ranges if low < end]
     return TaskResult(files, [hole for low, high in ranges for hole in holes_in(offsets, low, high)], stopped)
-
-
-def holes_in(offsets: np.ndarray, start: int, end: int) -> list[tuple[int, int]]:
-    """The stretches of [start, end) that are not among ascending offsets. Pure."""
-    edges = np.concatenate([[start - 1], offsets[(offsets >= start) & (offsets < end)], [end]])
-    at = np.flatnonzero(np.diff(edges) > 1)
-    return [(int(edges[one]) + 1, int(edges[one + 1])) for one in at]
 
 
 class QueueView(NamedTuple):
@@ -381,14 +375,11 @@ def _write(
 
 
 def _judged(cluster: QueryCluster, queue: QueueId, incarnation: int, holes: Iterable[tuple[int, int]]) -> Iterator[Gap]:
-    """Why offsets had no message. Messages expire from the front: where the one before a hole is still there, the queue had none in it.
-
-    A broker that deletes a file of its log passes over its messages, and moves the queue's minimum only afterwards: Java for each queue
-    in turn. So the minimum does not say that what is missing behind it was never there.
-    """
+    """Why offsets had no message. Holes ascend: behind one whose messages have not expired there is none whose have."""
+    is_expired = True
     for start, end in holes:
-        is_empty = start > 0 and cluster.record_before(queue, start) is not None
-        yield Gap(queue, incarnation, start, end, EMPTY if is_empty else EXPIRED)
+        is_expired = is_expired and has_expired(start, lambda offset: cluster.first_from(queue, offset))
+        yield Gap(queue, incarnation, start, end, EXPIRED if is_expired else EMPTY)
 
 
 def _note(report: ArchiveReport, planned: _Round, files: Iterable[WrittenFile], gaps: Sequence[Gap]) -> None:

@@ -1,6 +1,7 @@
 """Upkeep of an archive: small files joined, days dropped that are older than their topic is kept, unused files deleted.
 
-    compaction   rows keep their offsets and queues; one commit removes the small files and adds those that have their rows
+    compaction   rows keep their offsets and queues; one commit removes the small files and adds those that have their rows. Files
+                 that have only gaps become one for each topic, of the day of now: a planning query opens each of them
     retention    one commit removes the files of whole days; how far queues are archived stays, so nothing is archived again
     vacuum       deletes files that no version of the table within the retention names, those of killed runs among them
 
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from itertools import groupby
 from typing import NamedTuple
 
 from spark_mq.archive.commits import ArchiveConflictError, wait_a_little
@@ -32,6 +34,7 @@ from spark_mq.source.archive_table import (
     PARTITIONED_BY,
     ArchiveTable,
     Gap,
+    GapFile,
     Life,
     Part,
     Place,
@@ -127,10 +130,14 @@ def compact(
 ) -> None:
     """Join small files. Raises ArchiveError where the new files do not have as many rows as the old ones; then nothing is committed."""
     joins = plan_joins(lives_of(table, topics, report), table.place, small_bytes)
+    of_gaps = [each for each in _gap_joins(table) if topics(each[0].topic)]
     if dry_run:
-        report.joined_files += sum(len(join.parts) for join in joins)
-        report.into_files += len(joins)
+        report.joined_files += sum(len(join.parts) for join in joins) + sum(map(len, of_gaps))
+        report.into_files += len(joins) + len(of_gaps)
         return
+    for files_of_topic in of_gaps:
+        gaps = [gap for file in files_of_topic for gap in file.gaps]
+        _replace(table, files_of_topic, [write_gaps(table.place, files_of_topic[0].topic, gaps)], report)
     for start in range(0, len(joins), FILES_A_COMMIT):
         some = joins[start : start + FILES_A_COMMIT]
         written = run_tasks(some)
@@ -143,14 +150,26 @@ def compact(
                 raise ArchiveError(table.place.url, rule)
         old = [part for join in some for part in join.parts]
         new = [file for files in written for file in files]
-        try:
-            replace_files(table, old, new, is_change=False)
-        except ArchiveConflictError:
-            report.conflicts += 1
-            table.refresh()
-            continue
-        report.joined_files += len(old)
-        report.into_files += len(new)
+        _replace(table, old, new, report)
+
+
+def _gap_joins(table: ArchiveTable) -> list[list[GapFile]]:
+    """The files of gaps of each topic that has several."""
+    by_topic = [list(files) for _, files in groupby(table.gap_files(), lambda file: file.topic)]
+    return [files for files in by_topic if len(files) > 1]
+
+
+def _replace(
+    table: ArchiveTable, old: Sequence[Part | GapFile], new: Sequence[WrittenFile], report: UpkeepReport
+) -> None:
+    try:
+        replace_files(table, old, new, is_change=False)
+    except ArchiveConflictError:
+        report.conflicts += 1
+        table.refresh()
+        return
+    report.joined_files += len(old)
+    report.into_files += len(new)
 
 
 class Keep(NamedTuple):
@@ -258,7 +277,9 @@ def _front_before(parts: Sequence[Part], day: date, held: Collection[str]) -> li
     ]
 
 
-def replace_files(table: ArchiveTable, old: Sequence[Part], new: Sequence[WrittenFile], *, is_change: bool) -> None:
+def replace_files(
+    table: ArchiveTable, old: Sequence[Part | GapFile], new: Sequence[WrittenFile], *, is_change: bool
+) -> None:
     """One commit that removes files and adds others. Raises ArchiveConflictError where one is not there any more.
 
     delta-rs 1.6 does not compare what is removed with what other commits removed meanwhile. So a try is made for the very next version
@@ -270,9 +291,7 @@ def replace_files(table: ArchiveTable, old: Sequence[Part], new: Sequence[Writte
 
     now_ms = current_time_ms()
     removes = [
-        RemoveAction(
-            part.path, is_change, now_ms, part.size_bytes, {"topic": part.queue.topic, "day": part.day.isoformat()}
-        )
+        RemoveAction(part.path, is_change, now_ms, part.size_bytes, {"topic": part.topic, "day": part.day.isoformat()})
         for part in old
     ]
     adds = [

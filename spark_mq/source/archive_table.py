@@ -120,6 +120,16 @@ class Gap(NamedTuple):
     """Of dropped messages: where in the log the last one was, which was at `end - 1`."""
 
 
+class GapFile(NamedTuple):
+    """A file that has nothing but gaps of a topic's queues."""
+
+    path: str
+    topic: str
+    day: date
+    size_bytes: int
+    gaps: tuple[Gap, ...]
+
+
 _WHY = {EXPIRED: "expired before they were archived", DROPPED: "were dropped from the archive"}
 
 
@@ -155,6 +165,10 @@ class Part(NamedTuple):
     """Least and greatest of unique_key and of keys; None where that is not known."""
     is_alone: bool = True
     """Whether the file has rows of nothing else."""
+
+    @property
+    def topic(self) -> str:
+        return self.queue.topic
 
     def may_have_key(self, key: str) -> bool:
         """Whether a message with this key or unique key may be there. Pure."""
@@ -302,6 +316,18 @@ class ArchiveTable:
     def files(self) -> list[str]:
         """The paths of all files of the table, as its log has them."""
         return pa.table(self._delta.get_add_actions(flatten=True)).column("path").to_pylist()
+
+    def gap_files(self) -> list[GapFile]:
+        """The files that have nothing but gaps, sorted by topic and day."""
+        self._all()
+        columns = ["path", "partition.topic", "partition.day", "size_bytes"]
+        rows = pa.table(self._delta.get_add_actions(flatten=True)).select(columns).to_pylist()
+        found = []
+        for path, topic, day, size_bytes in (row.values() for row in rows):
+            gaps = tuple(each for each in self._seen.get(path, ()) if isinstance(each, Gap))
+            if gaps and len(gaps) == len(self._seen[path]):
+                found.append(GapFile(path, topic, day, size_bytes, gaps))
+        return sorted(found, key=lambda file: (file.topic, file.day, file.path))
 
     def _all(self) -> dict[QueueId, dict[int, Life]]:
         if self._lives is None:

@@ -218,6 +218,9 @@ class ArchivedCluster:
             self._records_before[queue, offset] = next((place for place in places if place is not None), None)
         return self._records_before[queue, offset]
 
+    def first_from(self, queue: QueueId, offset: int) -> int | None:
+        return self._inner.first_from(queue, offset)
+
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:
         self._inner.look_up({queue: offset for queue, offset in offsets.items() if offset > self._border(queue)})
 
@@ -367,49 +370,23 @@ class LogSplit:
         offset = "offset" if request.kafka else "queue_offset"
         names = tuple(dict.fromkeys([*request.column_names, offset]))
         strict = replace(self.inner, request=replace(request, column_names=names, fail_on_data_loss=True))
-        at = start = self.ranges[0][0]
+        at = self.ranges[0][0]
         try:
             for batch in strict.read():
                 if batch.num_rows:
-                    if at == start:
-                        yield from self._passed_over(int(batch.column(offset)[0].as_py()))
                     at = int(batch.column(offset)[-1].as_py()) + 1
                 yield batch.select(list(request.column_names))
+            return
         except (OffsetOutOfRangeError, DataLossError, SparkMqError) as error:
             if DataLossError.condition not in str(error):
                 raise
             lost = error
-        else:
-            if at == start:
-                yield from self._passed_over(self.ranges[-1][1])
-            return
         yield from self._from_archive(at, lost)
-
-    def _passed_over(self, before: int) -> Iterator[pa.RecordBatch]:
-        """The archived messages below the first offset that the log gave.
-
-        A broker that deletes a file passes over its messages, and moves the queue's minimum afterwards.
-        """
-        if before <= self.ranges[0][0]:
-            return
-        life = self._life_now()
-        if life is not None:
-            ranges = [(low, min(high, before, life.end)) for low, high in self.ranges if low < min(before, life.end)]
-            yield from self._archived(life, ranges, [loss for loss in _losses(life, ranges) if loss.is_named])
 
     def _life_now(self) -> Life | None:
         """What the table has now of the planned life; None if it has nothing, or another one is the newest."""
         life = ArchiveTable.open(self.place).newest(self.queue)
         return None if life is None or life.incarnation != self.incarnation else life
-
-    def _archived(
-        self, life: Life, ranges: Sequence[tuple[int, int]], losses: Sequence[Loss]
-    ) -> Iterator[pa.RecordBatch]:
-        request: RowRequest = self.inner.request
-        refuse(losses, is_strict=request.fail_on_data_loss)
-        parts = dict.fromkeys(part for start, end in ranges for part in life.between(start, end))
-        some = tuple(part for part in parts if request.key is None or part.may_have_key(request.key))
-        yield from ArchiveSplit(self.place, self.queue, self.broker_rank, tuple(ranges), some, request).read()
 
     def _from_archive(self, at: int, lost: Exception) -> Iterator[pa.RecordBatch]:
         """The rest, from offset `at`, by the table as it is now."""
@@ -419,12 +396,12 @@ class LogSplit:
         if life is None and request.fail_on_data_loss:
             raise lost
         if life is not None:
-            archived = [(start, min(end, life.end)) for start, end in ranges if start < life.end]
-            yield from self._archived(life, archived, _losses(life, archived))
+            archived = tuple((start, min(end, life.end)) for start, end in ranges if start < life.end)
+            losses = [loss for start, end in archived for loss in life.losses_between(start, end)]
+            refuse(losses, is_strict=request.fail_on_data_loss)
+            parts = dict.fromkeys(part for start, end in archived for part in life.between(start, end))
+            some = tuple(part for part in parts if request.key is None or part.may_have_key(request.key))
+            yield from ArchiveSplit(self.place, self.queue, self.broker_rank, archived, some, request).read()
             ranges = [(max(start, life.end), end) for start, end in ranges if end > life.end]
         if ranges:
             yield from replace(self.inner, ranges=tuple(ranges)).read()
-
-
-def _losses(life: Life, ranges: Sequence[tuple[int, int]]) -> list[Loss]:
-    return [loss for start, end in ranges for loss in life.losses_between(start, end)]

@@ -248,6 +248,10 @@ class Cluster:
             self.look_up({queue: offset})
         return self._records_before[queue, offset]
 
+    def first_from(self, queue: QueueId, offset: int) -> int | None:
+        """The offset, if a message is there."""
+        return None if self.position(queue, offset) is None else offset
+
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:
         """Look up many positions for `record_before` at once: much cheaper than one after the other.
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
 
 from spark_mq.client.calls import make_call
-from spark_mq.client.errors import BrokerNotFoundError, MalformedResponseError, ResponseError, request_text
+from spark_mq.client.errors import BrokerNotFoundError, ResponseError, request_text
 from spark_mq.conditions import OptionError
 from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting.administration import CreateTopicRequest, GroupList, TopicRequest
@@ -33,23 +32,8 @@ from spark_mq.source.live_view import LiveView
 from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.pull_reader import PullSplit
-from spark_mq.source.pulled_records import PulledPart, PulledRecordError, slice_of
-from spark_mq.source.pulls import (
-    Again,
-    Ask,
-    Ended,
-    Found,
-    Lost,
-    Misfit,
-    Nothing,
-    PullFilter,
-    PullRequests,
-    PullTerms,
-    check_expression,
-    no_news,
-    outcome_of,
-    pull_answer,
-)
+from spark_mq.source.pulled_records import FirstRecord, first_record
+from spark_mq.source.pulls import Ask, Lost, PullFilter, PullRequests, PullTerms, check_expression
 from spark_mq.source.query_cluster import Piece
 from spark_mq.source.ranges import QueueRange
 from spark_mq.source.rows import RowRequest, ShownAs
@@ -61,7 +45,6 @@ from storage.rules.response_codes import ResponseCode
 
 OWN_GROUP = "TOOLS_CONSUMER"
 """The group for pulls if the query names none: every broker has it. Java: MixAll.TOOLS_CONSUMER_GROUP."""
-_LAST = 2**63 - 1
 
 
 class LiveCluster:
@@ -203,6 +186,10 @@ class LiveCluster:
             self.look_up({queue: offset})
         return self._records_before[queue, offset]
 
+    def first_from(self, queue: QueueId, offset: int) -> int | None:
+        found = self._view.patiently(lambda: self._first_record(queue, offset))
+        return found.queue_offset if isinstance(found, FirstRecord) else None
+
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:
         self._view.patiently(lambda: self._look_up(offsets))
 
@@ -331,44 +318,6 @@ class LiveCluster:
 
     def close(self) -> None:
         self._questions.close()
-
-
-class FirstRecord(NamedTuple):
-    """A record of a queue, and where in the log and when it was stored."""
-
-    queue_offset: int
-    place: RecordPlace
-
-
-def first_record(
-    offset: int, command: RemotingCommand, address: str, queue: QueueId, group: str
-) -> FirstRecord | Lost | None:
-    """The first record at or behind the offset, by the answer to a pull of one message; None where there is no record, and no topic.
-
-    Raises MalformedResponseError, and ResponseError where the broker refused, or said nothing of the queue.
-    """
-    if command.code == ResponseCode.TOPIC_NOT_EXIST:
-        return None
-    answer = pull_answer(command, address, queue, group)
-    what = request_text(RequestCode.PULL_MESSAGE)
-    match outcome_of(offset, answer):
-        case Lost() as lost:
-            return lost
-        case Ended() | Nothing():
-            return None
-        case Again(reason):
-            raise no_news(reason, address, queue, group)
-        case Misfit(reason):
-            raise MalformedResponseError(address, what, reason)
-        case Found():
-            try:
-                found = slice_of([PulledPart(offset, _LAST, answer.body)], queue.topic.encode(), queue.queue_id)
-            except PulledRecordError as error:
-                raise MalformedResponseError(address, what, str(error)) from None
-    if not len(found.queue_offsets):
-        return None
-    place = int(found.records.column("commitlog_offset")[0]), int(found.records.column("store_time_ms")[0])
-    return FirstRecord(int(found.queue_offsets[0]), place)
 
 
 def first_not_older(

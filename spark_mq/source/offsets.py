@@ -37,6 +37,29 @@ _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")  # one spelling a queue, or two key
 _MAX_QUEUE_ID = 2**31 - 1
 
 
+def has_expired(hole: int, first_from: Callable[[int], int | None]) -> bool:
+    """Whether offsets from `hole` on, for which a broker gave no message, may have had messages that expired. Pure.
+
+    A broker deletes a file of its log, and moves the minimum of one queue after the other later. Meanwhile it passes over entries
+    whose records are gone, and answers with the messages behind them. So the minimum does not decide. Messages expire from the
+    front: while one before the hole is there, none behind it has expired, and the queue never had a message in the hole.
+
+    `first_from(offset)` asks, now, for the offset of the first message at or behind an offset; None if there is none, or if that
+    cannot be said. It must ask the broker that passed over the hole. Java: DefaultMessageStore.getMessage, CleanCommitLogService,
+    CleanConsumeQueueService.
+    """
+    step = 1
+    while hole > 0:
+        at = max(hole - step, 0)
+        found = first_from(at)
+        if found is not None and found < hole:
+            return False
+        if at == 0:
+            break
+        step *= 2
+    return True
+
+
 class QueueId(NamedTuple):
     """One consume queue of a cluster. Sorts as the checkpoint's text does."""
 

@@ -3,18 +3,25 @@
 Pulls start at the master. After a failure that can pass (a broken connection, a busy broker, no answer) the pull is repeated, also at
 the queue's slaves, until nothing has come for `timeout_ms`; no try goes beyond that. While tries fail, the name servers are asked for
 the broker's address. A slave's answer about the ends of a queue is ignored: it may be behind its master.
+
+A broker that deletes a file of its log passes over its messages. So offsets without a message are judged (`offsets.has_expired`)
+before the slice that lacks them is given. What a slave passed over, or a slice that several brokers gave, is read again from the
+master.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.calls import may_pass
+from spark_mq.client.calls import make_call, may_pass
 from spark_mq.client.errors import (
     BrokerNotFoundError,
     ClientError,
@@ -25,9 +32,17 @@ from spark_mq.client.errors import (
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.remoting import Body, RemotingCommand, RequestCode
-from spark_mq.source.cluster_questions import Addresses, ClusterQuestions, addresses_of
-from spark_mq.source.offsets import QueueId
-from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_gap, slice_of
+from spark_mq.remoting.administration import TopicRequest
+from spark_mq.source.cluster_questions import Addresses, ClusterQuestions, addresses_of, exchange
+from spark_mq.source.offsets import QueueId, has_expired
+from spark_mq.source.pulled_records import (
+    FirstRecord,
+    PulledPart,
+    PulledRecordError,
+    first_hole,
+    first_record,
+    slice_of,
+)
 from spark_mq.source.pulls import (
     EVERYTHING,
     Again,
@@ -37,6 +52,7 @@ from spark_mq.source.pulls import (
     Lost,
     Misfit,
     Nothing,
+    Part,
     PullRequests,
     PullTerms,
     PullWindow,
@@ -49,6 +65,7 @@ from spark_mq.worker_errors import named_for_spark
 from storage.errors import CorruptMessageError
 from storage.format.arrays import Memory
 from storage.format.record import MINIMUM_RECORD_SIZE
+from storage.format.table_entries import TopicConfig
 from storage.format.window_decoder import Wanted
 from storage.names import MASTER_ID
 from storage.queues.scan import SLICE_BYTES, SLICE_ROWS, QueueSlice
@@ -65,6 +82,34 @@ LOOK_AGAIN_SECONDS = 2.0
 """Between two questions where the broker is."""
 _WHAT = request_text(RequestCode.PULL_MESSAGE)
 
+_Waiter = tuple[Ask, Callable[[Ask, RemotingCommand], int]]
+"""An ask, and what takes its answer and returns the id of the broker that it suggests."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """What was taken of [`start`, `end`), to be given as a slice."""
+
+    start: int
+    end: int = field(init=False)
+    parts: list[PulledPart] = field(default_factory=list)
+    rows: int = 0
+    size_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.end = self.start
+
+    def add(self, part: Part[Body]) -> None:
+        self.end = part.end
+        if len(part.content):
+            self.parts.append(PulledPart(*part))
+            self.rows += min(part.end - part.offset, len(part.content) // MINIMUM_RECORD_SIZE)
+            self.size_bytes += len(part.content)
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows >= SLICE_ROWS or self.size_bytes >= SLICE_BYTES
+
 
 class PullReader:
     """One queue's messages, from whichever of its brokers answers. `close` ends its connection."""
@@ -77,19 +122,24 @@ class PullReader:
         *,
         fail_on_data_loss: bool = True,
         verify_crc: bool = False,
+        judges_holes: bool = True,
         wanted: Wanted | None = None,
     ) -> None:
-        """`wanted`: the parts of messages that the query needs."""
+        """`wanted`: the parts of messages that the query needs. Without `judges_holes` offsets that a broker passes over are nothing
+        to this reader.
+        """
         self._queue = queue
         self._addresses = dict(sorted(addresses.items()))
         self._terms = terms
         self._requests = PullRequests(queue, terms)
+        self._looks = PullRequests(queue, replace(terms, filter=EVERYTHING))
         self._strict = fail_on_data_loss
+        self._judges_holes = judges_holes
         self._verify_crc = verify_crc
         self._wanted = wanted
         self._memory = Memory()
         self._broker_id = next(iter(self._addresses), MASTER_ID)
-        self._connection: BlockingConnection[Ask] | None = None
+        self._connection: BlockingConnection[_Waiter] | None = None
         self._failures = 0
         self._last_news = time.monotonic()
         self._answer_timeout_ms = max(min(ANSWER_TIMEOUT_MS, terms.timeout_ms // max(len(self._addresses), 1)), 1)
@@ -97,7 +147,14 @@ class PullReader:
         self._master_error: ClientError | None = None
         self._back_at = 0.0
         self._addresses_due = 0.0
-        self._first_gap: int | None = None
+        self._windows: list[PullWindow[Body]] = []
+        """Those that have asks in flight over the connection."""
+        self._answered: set[int] = set()
+        """The ids of brokers that answered since the last slice."""
+        self._told: list[tuple[int, int]] = []
+        """Offsets whose loss was told."""
+        self._has_gone_back = False
+        self._is_compacted: bool | None = None
 
     def slices(self, start: int, end: int) -> Iterator[QueueSlice]:
         """The messages at offsets [start, end), in order.
@@ -105,25 +162,40 @@ class PullReader:
         Raises DataLossError where some are gone and that is not tolerated, CorruptMessageError for a wrong sum that is looked for,
         and the client's errors.
         """
-        window: PullWindow[Body] = PullWindow(start, end, DEPTH)
-        self._first_gap = None
+        window, held = self._open_window(start, end), _Held(start)
+        waiting: deque[Part[Body]] = deque()
         self._last_news = time.monotonic()
-        parts: list[PulledPart] = []
-        rows = size = 0
-        while not window.is_done:
-            self._exchange(window)
-            for part in window.take():
-                if len(part.content):
-                    parts.append(PulledPart(*part))
-                    rows += min(part.end - part.offset, len(part.content) // MINIMUM_RECORD_SIZE)
-                    size += len(part.content)
-            if parts and (rows >= SLICE_ROWS or size >= SLICE_BYTES or window.is_done):
-                yield self._slice(parts)
-                parts, rows, size = [], 0, 0
-                self._last_news = time.monotonic()  # the reader's own time is no silence
+        while waiting or held.end > held.start or not window.is_done:
+            if waiting:
+                held.add(waiting.popleft())
+            elif taken := window.take():  # some may have come with a look's answer
+                waiting.extend(taken)
+            elif not window.is_done:
+                self._exchange(window, partial(self._take, window))
+            if not held.is_full and (waiting or not window.is_done):
+                continue
+            pulled = self._slice(held.parts) if held.parts else None
+            offsets = np.empty(0, np.int64) if pulled is None else pulled.queue_offsets
+            if self._judges_holes and not self._judge(held, window.end, offsets):
+                window, held = self._open_window(held.start, window.end), _Held(held.start)
+                waiting.clear()
+                continue
+            if pulled is not None:
+                yield pulled
+            held = _Held(held.end)
+            self._answered.clear()
+            self._last_news = time.monotonic()  # the reader's own time is no silence
         if window.in_flight:  # of what was cut off
             self.close()
-        self._look_again()
+
+    def _open_window(self, start: int, end: int) -> PullWindow[Body]:
+        """The only one from here on."""
+        if any(window.in_flight for window in self._windows):
+            self.close()
+        window: PullWindow[Body] = PullWindow(start, end, DEPTH)
+        self._windows = [window]
+        self._answered.clear()
+        return window
 
     def close(self) -> None:
         if self._connection is not None:
@@ -135,26 +207,91 @@ class PullReader:
             pulled = slice_of(parts, self._queue.topic.encode(), self._queue.queue_id, self._wanted, self._memory)
         except PulledRecordError as error:
             raise MalformedResponseError(self._addresses[self._broker_id], _WHAT, str(error)) from None
-        if self._first_gap is None and self._terms.filter == EVERYTHING:
-            self._first_gap = first_gap(parts, pulled.queue_offsets)
         if self._verify_crc:
             for _, corrupt in pulled.records.corrupt_sums(force_property_crc=False):
                 raise corrupt
         return pulled
 
-    def _look_again(self) -> None:
-        """Ask once more for the first offset that had no message. While a broker deletes a log file it passes over its entries as
-        over gaps, and only then moves the queue's beginning; a later request gets that beginning.
-        """
-        if self._first_gap is None:
-            return
-        window: PullWindow[Body] = PullWindow(self._first_gap, self._first_gap + 1, 1)
-        while not window.is_done:
-            self._exchange(window)
-            window.take()
+    def _judge(self, held: _Held, end: int, offsets: np.ndarray) -> bool:
+        """Tell what of a slice has expired and is not among the offsets that were given; `end` is the range's.
 
-    def _exchange(self, window: PullWindow[Body]) -> None:
-        """Send what the window asks for, and take the answers that come next."""
+        False where the master must be asked instead: nothing was told, and the connection goes to it.
+        """
+        is_filtered = self._terms.filter != EVERYTHING
+        at = held.start
+        while at < held.end and (hole := first_hole(offsets, at, held.end)) is not None:
+            low, high = hole
+            if told := [stop for begin, stop in self._told if begin <= low < stop]:
+                at = max(told)
+                continue
+            is_there = is_filtered and self._first_from(low) == low  # it did not match
+            is_lost = not is_there and has_expired(low, self._first_from) and not self._is_compacted_topic()
+            if self._goes_back_to_master(is_lost=is_lost):
+                return False
+            if not is_lost:  # nor has anything behind it
+                break
+            if is_filtered or high == held.end:
+                high = max(high, min(self._first_from(low) or end, end))
+            what = ", as far as they matched" if is_filtered else ""
+            self._lose(f"offsets [{low}, {high}) expired before they were read{what}")
+            self._told.append((low, high))
+            at = high
+        return True
+
+    def _first_from(self, offset: int) -> int | None:
+        """The offset of the first message at or behind an offset, whatever the query filters; None if there is none."""
+        window: PullWindow[Body] = PullWindow(offset, offset + 1, 1)
+        self._windows.append(window)
+        found: list[int | None] = []
+
+        def take(ask: Ask, command: RemotingCommand) -> int:
+            address = self._addresses[self._broker_id]
+            record = first_record(offset, command, address, self._queue, self._terms.group)
+            found.append(record.queue_offset if isinstance(record, FirstRecord) else None)
+            window.answer(ask, ask.end, b"")
+            self._note_answer()
+            return self._broker_id
+
+        while not window.is_done:
+            self._exchange(window, take, self._looks)
+            window.take()
+        self._windows.remove(window)
+        return found[-1]
+
+    def _goes_back_to_master(self, *, is_lost: bool) -> bool:
+        """Whether what was not there is asked of the master, once: a slave deletes its own files, and answers of several brokers do
+        not show what one of them has deleted.
+        """
+        is_sure = len(self._answered) < 2 and (self._broker_id == MASTER_ID or not is_lost)
+        if is_sure or self._has_gone_back or MASTER_ID not in self._addresses:
+            return False
+        self._has_gone_back, self._suggestions_count = True, False
+        self.close()
+        self._broker_id = MASTER_ID
+        return True
+
+    def _is_compacted_topic(self) -> bool:
+        """Whether the broker keeps only the newest message of each key: then any offset may have none. No, if it does not say."""
+        if self._is_compacted is None:
+            request = make_call(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=self._queue.topic))
+            try:
+                connection: BlockingConnection[int] = BlockingConnection(self._address(), self._terms.settings)
+                try:
+                    (answer,) = exchange(connection, [request], self._answer_timeout_ms)
+                finally:
+                    connection.close()
+                self._is_compacted = answer.code == ResponseCode.SUCCESS and answer.body(TopicConfig).is_compacted
+            except ClientError:
+                return False
+        return self._is_compacted
+
+    def _exchange(
+        self,
+        window: PullWindow[Body],
+        take: Callable[[Ask, RemotingCommand], int],
+        requests: PullRequests | None = None,
+    ) -> None:
+        """Send what the window asks for, and take the answers that come next, also those to another window's asks."""
         try:
             if self._connection is None:
                 settings = self._terms.settings
@@ -163,19 +300,21 @@ class PullReader:
                     self._address(), replace(settings, connect_timeout_ms=patience_ms)
                 )
             connection = self._connection
-            connection.send((self._requests.request(ask), ask) for ask in window.asks())
+            made = requests or self._requests
+            connection.send([(made.request(ask), (ask, take)) for ask in window.asks()])
             suggested = self._broker_id
-            for ask, command in connection.receive(min(self._answer_timeout_ms, self._left_ms())):
-                suggested = self._take(window, ask, command)
+            for (ask, taken_by), command in connection.receive(min(self._answer_timeout_ms, self._left_ms())):
+                suggested = taken_by(ask, command)
         except ClientError as error:
             at_slave = self._broker_id != MASTER_ID and MASTER_ID in self._addresses
             if not at_slave and not may_pass(error):  # what a slave refuses the master may give
                 raise
-            self._leave(window)
+            self._leave()
             self._wait_or_raise(error)
         else:
-            if suggested != self._broker_id and self._may_go_to(suggested):
-                self._leave(window)
+            is_looking = requests is not None  # the same broker that was read
+            if not is_looking and suggested != self._broker_id and self._may_go_to(suggested):
+                self._leave()
                 self._broker_id = suggested
 
     def _take(self, window: PullWindow[Body], ask: Ask, command: RemotingCommand) -> int:
@@ -195,6 +334,7 @@ class PullReader:
                 window.answer(ask, next_offset, b"")
             case Lost(next_offset, reason) if self._broker_id == MASTER_ID:
                 self._lose(f"{reason}; offset {ask.offset} was to be read")
+                self._told.append((ask.offset, next_offset))
                 window.answer(ask, next_offset, b"")
             case Ended(maximum, reason) if self._broker_id == MASTER_ID:
                 if maximum < window.end:
@@ -206,10 +346,14 @@ class PullReader:
                 raise no_news(reason, address, self._queue, self._terms.group)
             case Misfit(reason):
                 raise MalformedResponseError(address, _WHAT, reason)
+        self._note_answer()
+        return answer.suggested_broker_id
+
+    def _note_answer(self) -> None:
         self._failures, self._last_news = 0, time.monotonic()
+        self._answered.add(self._broker_id)
         if self._broker_id == MASTER_ID:
             self._master_error = None
-        return answer.suggested_broker_id
 
     def _lose(self, loss: str) -> None:
         text = f"queue {self._queue}: {loss}"
@@ -227,10 +371,11 @@ class PullReader:
             return MASTER_ID in self._addresses and time.monotonic() >= self._back_at
         return self._terms.may_leave_master and self._suggestions_count and broker_id in self._addresses
 
-    def _leave(self, window: PullWindow[Body]) -> None:
+    def _leave(self) -> None:
         """Close the connection; requests in flight are repeated over the next one."""
         self.close()
-        window.withdraw()
+        for window in self._windows:
+            window.withdraw()
 
     def _left_ms(self) -> int:
         """The time for a try, at least 1 ms."""
@@ -292,6 +437,7 @@ class PullSplit:
                 dict(self.addresses),
                 self.terms,
                 fail_on_data_loss=strict,
+                judges_holes=self.request.judges_holes,
                 verify_crc=verify_crc,
                 wanted=self.request.wanted,
             )

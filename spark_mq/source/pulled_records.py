@@ -15,12 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_mq.remoting import Body
+from spark_mq.client.errors import MalformedResponseError, request_text
+from spark_mq.remoting import Body, RemotingCommand, RequestCode
+from spark_mq.source.offsets import MAX_OFFSET, QueueId, RecordPlace
+from spark_mq.source.pulls import Again, Ended, Found, Lost, Misfit, Nothing, no_news, outcome_of, pull_answer
 from storage.format.arrays import Memory, view_at
 from storage.format.record import INNER_BATCH, MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records
 from storage.format.window_decoder import Claims, Wanted, decode_rows, decoding_of
 from storage.queues.scan import QueueSlice
+from storage.rules.response_codes import ResponseCode
 
 _SIZE = np.dtype(">i4")
 _LOOKED_AT = Wanted(fields=frozenset({"queue_offset", "sys_flag"}))
@@ -84,13 +88,59 @@ def _decoded(
     return Records(buffer, positions, decode_rows(decoding, buffer, positions, sizes))
 
 
-def first_gap(parts: Sequence[PulledPart], offsets: np.ndarray) -> int | None:
-    """The first offset of the parts that has no message among these; None if each has one."""
-    if sum(part.end - part.start for part in parts) == len(offsets):
+def holes_in(offsets: np.ndarray, start: int, end: int) -> list[tuple[int, int]]:
+    """The stretches of [start, end) that are not among ascending offsets."""
+    edges = np.concatenate([[start - 1], offsets[(offsets >= start) & (offsets < end)], [end]])
+    at = np.flatnonzero(np.diff(edges) > 1)
+    return [(int(edges[one]) + 1, int(edges[one + 1])) for one in at]
+
+
+def first_hole(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
+    """The first of them; None if there is none."""
+    inside = offsets[(offsets >= start) & (offsets < end)]
+    if len(inside) == end - start:
         return None
-    wanted = np.concatenate([np.arange(part.start, part.end) for part in parts])
-    missing = wanted[~np.isin(wanted, offsets)]
-    return int(missing[0]) if len(missing) else None
+    is_at_place = inside == np.arange(start, start + len(inside))
+    row = len(inside) if is_at_place.all() else int(np.argmin(is_at_place))
+    return start + row, end if row == len(inside) else int(inside[row])
+
+
+class FirstRecord(NamedTuple):
+    """A record of a queue, and where in the log and when it was stored."""
+
+    queue_offset: int
+    place: RecordPlace
+
+
+def first_record(
+    offset: int, command: RemotingCommand, address: str, queue: QueueId, group: str
+) -> FirstRecord | Lost | None:
+    """The first record at or behind the offset, by the answer to a pull of one message; None where there is no record, and no topic.
+
+    Raises MalformedResponseError, and ResponseError where the broker refused, or said nothing of the queue.
+    """
+    if command.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    answer = pull_answer(command, address, queue, group)
+    what = request_text(RequestCode.PULL_MESSAGE)
+    match outcome_of(offset, answer):
+        case Lost() as lost:
+            return lost
+        case Ended() | Nothing():
+            return None
+        case Again(reason):
+            raise no_news(reason, address, queue, group)
+        case Misfit(reason):
+            raise MalformedResponseError(address, what, reason)
+        case Found():
+            try:
+                found = slice_of([PulledPart(offset, MAX_OFFSET, answer.body)], queue.topic.encode(), queue.queue_id)
+            except PulledRecordError as error:
+                raise MalformedResponseError(address, what, str(error)) from None
+    if not len(found.queue_offsets):
+        return None
+    place = int(found.records.column("commitlog_offset")[0]), int(found.records.column("store_time_ms")[0])
+    return FirstRecord(int(found.queue_offsets[0]), place)
 
 
 def record_positions(buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

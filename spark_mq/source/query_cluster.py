@@ -100,6 +100,12 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         """(commit log offset, store time) of the record at `offset - 1`; None if none is visible."""
         ...
 
+    def first_from(self, queue: QueueId, offset: int) -> int | None:
+        """The offset of the first message at or behind an offset, by a look of its own, which no earlier one answers; None if there is
+        none. Where that is not cheap, the message at the offset alone is looked for.
+        """
+        ...
+
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:
         """Look up many positions for `record_before` at once: much cheaper than one after the other."""
         ...

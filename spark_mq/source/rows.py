@@ -342,6 +342,8 @@ class RowRequest:
     decompress: bool = True
     verify_crc: bool = False
     fail_on_data_loss: bool = True
+    judges_holes: bool = True
+    """Whether offsets that a broker passes over are told as loss where their messages have expired; the archiver judges them itself."""
     nullable: frozenset[str] = frozenset()  # columns that a schema of the user's lets be null
     permissive: bool = False
 

@@ -13,15 +13,17 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_mq.archive import archiver, commits
-from spark_mq.archive.archiver import ArchiveTask, QueuePlan, QueueView, TaskResult, holes_in, plan_queue
+from spark_mq.archive.archiver import ArchiveTask, QueuePlan, QueueView, TaskResult, plan_queue
 from spark_mq.archive.commits import ArchiveConflictError, open_or_make
 from spark_mq.archive.verify import verify
 from spark_mq.conditions import ConvertedError, DataLossError
 from spark_mq.source.archive_table import Gap, Place, Progress
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
+from spark_mq.source.pulled_records import first_hole, holes_in
 from spark_mq.source.rows import COLUMN_NAMES
 from spark_mq.source.selection import open_cluster
+from tests.support.fake_broker import FakeCluster
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import StoreBuilder
 
@@ -275,6 +277,24 @@ def test_messages_that_a_broker_passes_over_are_named(store: StoreBuilder, table
     assert len(rows_of(archive=str(table), topic="Topic")) == 6, "an offset without a message is no loss"
 
 
+def test_messages_that_a_deleting_broker_passes_over_have_expired(table: Path) -> None:
+    """The last archived one was there when the run was planned, and is gone, too, when the tasks have read."""
+    with FakeCluster(range(60)) as cluster:
+        source = {"nameServer": cluster.address, "topic": "TopicA", "pullTimeout": "1s"}
+        sent, cluster.records = cluster.records, cluster.records[:40]
+        assert archived(table, **source).rows == {"TopicA": 40}
+        cluster.records = sent
+
+        def late(tasks: Sequence[ArchiveTask]) -> list[TaskResult]:
+            cluster.deleted_before = 50
+            return in_process(tasks)
+
+        report = archived(table, late, **source)
+    assert report.gaps == [Gap(QueueId("TopicA", "broker-a", 0), 0, 40, 50)]
+    assert (report.commits, report.empty_offsets) == (1, 0)
+    assert offsets_in(table) == [*range(40), *range(50, 60)]
+
+
 def test_what_expired_behind_the_last_archived_message_is_named(store: StoreBuilder, table: Path) -> None:
     store.send_many("Topic", 5)
     archived(table, path=str(store.root))
@@ -292,6 +312,9 @@ def test_holes_are_what_is_not_there() -> None:
     assert holes_in(offsets, 0, 10) == [(0, 3), (5, 7), (8, 10)]
     assert holes_in(offsets, 3, 5) == []
     assert holes_in(offsets[:0], 2, 4) == [(2, 4)]
+    for start in range(10):
+        for end in range(start, 10):
+            assert first_hole(offsets, start, end) == next(iter(holes_in(offsets, start, end)), None)
 
 
 @pytest.mark.parametrize("count", [4, 10, 25], ids=["shorter", "as long", "longer"])

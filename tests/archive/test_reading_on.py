@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_mq.conditions import ArchiveError, DataLossError, OptionError
+from spark_mq.remoting import RemotingCommand
 from spark_mq.source import archive_files, archived_cluster
 from spark_mq.source.archive_files import ArchiveSplit
 from spark_mq.source.archived_cluster import LogSplit
@@ -20,6 +20,7 @@ from spark_mq.source.rows import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES, RowRe
 from spark_mq.source.selection import open_cluster, split_shown
 from spark_mq.source.stream_reader import StreamReader
 from tests.spark.in_process import bodies, next_batch
+from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import START_MS, StoreBuilder
 
@@ -211,46 +212,25 @@ def test_messages_that_expire_between_plan_and_task_are_read_from_the_table(tmp_
 
 
 @pytest.mark.parametrize("columns", ["body", "kafka"])
-@pytest.mark.parametrize("tags", [None, frozenset({"odd"})])
+@pytest.mark.parametrize("answered", [0, 1, 2])
 def test_messages_that_a_broker_passes_over_are_read_from_the_table(
-    columns: str, tags: frozenset[str] | None, tmp_path: Path
+    columns: str, answered: int, tmp_path: Path
 ) -> None:
     """As Java does while it deletes a file of its log: it says neither that they are gone nor that they are there."""
-    story = Story(tmp_path, archives_all=True)
-    options = {**story.options, "columns": columns, "queueId": "0"} | ({"tags": "odd"} if tags else {})
-    (split,) = (split for split in splits_of(**options) if isinstance(split, LogSplit))
-    start, end = split.ranges[0]
+    with FakeCluster(range(200)) as cluster:
+        source = {"nameServer": cluster.address, "topic": "TopicA", "pullTimeout": "1s"}
+        archived(tmp_path / "archive", **source)
+        splits = splits_of(**source, archive=str(tmp_path / "archive"), columns=columns)
+        assert [type(split) for split in splits] == [LogSplit]
+
+        def deleting(broker: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+            broker.deleted_before = 130
+            return broker.pull(request)
+
+        cluster.answers = [*[FakeCluster.pull] * answered, deleting]  # type: ignore[list-item]
+        found = [row for split in splits for batch in split.read() for row in batch.to_pylist()]
     name = "value" if columns == "kafka" else "body"
-    whole = [row[name].decode() for batch in split.read() for row in batch.to_pylist()]
-    assert whole == [body for body in story.sent[0][start:end] if not tags or story.sent[0].index(body) % 2]
-    for passed_over in (1, 4, end - start):
-        less = replace(split.inner, ranges=((start + passed_over, end),)) if passed_over < end - start else None
-        found = [
-            row[name].decode()
-            for batch in LogSplit(split.place, PassesOver(split.inner, less, split.inner.request), 0, 0).read()
-            for row in batch.to_pylist()
-        ]
-        assert found == whole
-
-
-@dataclass(frozen=True)
-class PassesOver:
-    """A split of the log that reads what a shorter one has; None has nothing."""
-
-    whole: Any
-    less: Any
-    request: RowRequest
-
-    @property
-    def queue(self) -> Any:
-        return self.whole.queue
-
-    @property
-    def ranges(self) -> Any:
-        return self.whole.ranges
-
-    def read(self) -> Any:
-        return iter(()) if self.less is None else replace(self.less, request=self.request).read()
+    assert [row[name] for row in found] == [b"%d" % number for number in range(200)]
 
 
 def test_a_named_gap_is_loss_unless_that_is_tolerated(tmp_path: Path) -> None:

@@ -74,6 +74,36 @@ def test_compaction_joins_the_files_of_a_queue_and_day_and_changes_no_row(table:
     assert '"dataChange":true' not in log, "a stream of Delta over the table reads nothing again"
 
 
+def test_files_of_gaps_become_one_for_each_topic(tmp_path: Path) -> None:
+    """A query that is planned opens each of them."""
+    store, table = StoreBuilder(tmp_path / "broker-a", log_file_size_bytes=2 << 10), tmp_path / "archive"
+    for step in range(3):
+        for number in range(20):
+            for topic in ("Topic", "Other"):
+                store.send(topic, f"{step}/{number}")
+        while len(store.log_files) > 1:
+            store.delete_oldest_log_file()
+        archived(table, path=str(store.root))
+    rows, before = table_rows(table), opened(table).newest(QUEUE)
+    assert [file.topic for file in opened(table).gap_files()] == ["Other"] * 3 + ["Topic"] * 3
+    said = UpkeepReport()
+    compact(opened(table), joined_here, said, topics={"Topic"}.__contains__, dry_run=True)
+    report = UpkeepReport()
+    compact(opened(table), joined_here, report, topics={"Topic"}.__contains__)
+    assert (report.joined_files, report.into_files) == (said.joined_files, said.into_files)
+    assert [file.topic for file in opened(table).gap_files()] == ["Other"] * 3 + ["Topic"]
+    after = opened(table).newest(QUEUE)
+    assert before is not None
+    assert after is not None
+    assert after.gaps == before.gaps
+    assert len(after.gaps) == 3
+    assert table_rows(table) == rows
+    assert verify(opened(table)) == []
+    again = UpkeepReport()
+    compact(opened(table), joined_here, again, topics={"Topic"}.__contains__)
+    assert again.joined_files == 0
+
+
 @pytest.mark.slow
 def test_compaction_beside_an_archiver_loses_nothing(store: StoreBuilder, table: Path) -> None:
     def meanwhile(joins: Any) -> Any:

@@ -16,6 +16,7 @@ from spark_mq.source.offsets import (
     QueueId,
     QueueOffset,
     QueueOffsets,
+    has_expired,
     parse_assignment,
     parse_positions,
     with_brokers,
@@ -210,3 +211,27 @@ def test_many_names_given_twice_are_found_in_one_go() -> None:
     text = "{" + ",".join(f'"{number % 100_000}":{{}}' for number in range(200_000)) + "}"
     with pytest.raises(OffsetJsonError, match="given twice"):
         parse_positions(text, "startingOffsets")
+
+
+@pytest.mark.parametrize(
+    ("there", "hole", "expected"),
+    [
+        ({9, 20}, 10, False),  # the one before is there
+        ({4, 20}, 10, False),  # before it there were none, either
+        ({0, 20}, 10, False),
+        ({20}, 10, True),
+        (set(), 10, True),
+        ({20}, 0, True),  # nothing says that offset 0 never had one
+        ({1 << 40}, (1 << 40) - 1, True),
+        ({5}, 1 << 40, False),
+    ],
+)
+def test_messages_expire_from_the_front(there: set[int], hole: int, expected: bool) -> None:
+    looks = []
+
+    def first_from(offset: int) -> int | None:
+        looks.append(offset)
+        return min((each for each in there if each >= offset), default=None)
+
+    assert has_expired(hole, first_from) is expected
+    assert len(looks) <= 42

@@ -28,7 +28,8 @@ from spark_mq.source.pull_reader import DEPTH, PullReader
 from spark_mq.source.pulls import PullFilter, PullTerms
 from storage.errors import CorruptMessageError
 from storage.format.record import encode_record
-from tests.support.fake_broker import FakeBroker
+from storage.format.table_entries import TopicConfig
+from tests.support.fake_broker import Answer, FakeBroker
 from tests.support.message_builder import make_message
 
 QUEUE = QueueId("TopicA", "broker-a", 0)
@@ -51,7 +52,7 @@ def reader_of(
 ) -> PullReader:
     addresses = {number: one if isinstance(one, str) else one.address for number, one in enumerate(brokers)}
     settings = ClientSettings((name_server,), credentials=terms.pop("credentials", None), connect_timeout_ms=300)  # type: ignore[arg-type]
-    looks = {name: terms.pop(name) for name in ("fail_on_data_loss", "verify_crc") if name in terms}
+    looks = {name: terms.pop(name) for name in ("fail_on_data_loss", "verify_crc", "judges_holes") if name in terms}
     made = PullTerms(settings, **{"group": "TOOLS_CONSUMER", "timeout_ms": timeout_ms, **terms})  # type: ignore[arg-type]
     return PullReader(QUEUE, addresses, made, **looks)  # type: ignore[arg-type]
 
@@ -102,31 +103,134 @@ def test_pulls_are_signed(broker: FakeBroker) -> None:
 
 
 def test_gaps_are_passed_over(broker: FakeBroker) -> None:
-    gaps = {0, 5, 31, 32, 33, *range(200, 300), 999}
+    gaps = {5, 31, 32, 33, *range(200, 300), 999}
     broker.records = [None if at in gaps else one for at, one in enumerate(broker.records)]
     assert read(reader_of(broker), 0, 1_000) == [at for at in range(1_000) if at not in gaps]
 
 
-def test_a_gap_that_turns_out_to_be_expired_is_data_loss(broker: FakeBroker) -> None:
-    """A broker that deletes a log file passes over its entries before it moves the queue's beginning."""
+def expiring(before: int, *, first: int = 0) -> list[Answer]:
+    """A broker that deletes the records below `before` after `first` answers, and has not moved the queue's beginning yet."""
 
-    def pull_then_expire(self: FakeBroker, request: RemotingCommand) -> RemotingCommand:
-        answer = self.pull(request)
-        self.minimum = 300
-        return answer
+    def deleting(self: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+        self.deleted_before = before
+        return self.pull(request)
 
-    broker.records[10:20] = [None] * 10
-    broker.answers = [FakeBroker.pull, pull_then_expire]
-    with pytest.raises(DataLossError, match="the queue begins at 300; offset 10 was to be read"):
-        read(reader_of(broker), 0, 64)
+    return [*[FakeBroker.pull] * first, deleting]
 
 
-def test_a_gap_is_looked_at_once_a_range_and_never_where_the_broker_filters(broker: FakeBroker) -> None:
+@pytest.mark.parametrize("filter_", [PullFilter(), PullFilter("TagA")], ids=["everything", "by tags"])
+@pytest.mark.parametrize(
+    ("start", "first", "before", "lost"),
+    [
+        (0, 0, 5, (0, 5)),  # all of the first answer's records are there but for some
+        (0, 0, 40, (0, 40)),
+        (50, 0, 60, (50, 60)),
+        (0, 1, 100, (32, 100)),  # the records before were read in time
+        (0, 3, 200, (96, 200)),
+    ],
+)  # fmt: skip
+def test_messages_that_a_deleting_broker_passes_over_are_data_loss(
+    broker: FakeBroker, start: int, first: int, before: int, lost: tuple[int, int], filter_: PullFilter
+) -> None:
+    """FOUND, and a next offset behind them; by the minimum they would be there (DefaultMessageStore.getMessage)."""
+    text = rf"queue TopicA/broker-a/0: offsets \[{lost[0]}, {lost[1]}\) expired before they were read"
+    broker.answers = expiring(before, first=first)
+    with pytest.raises(DataLossError, match=text):
+        read(reader_of(broker, filter=filter_), start, 1_000)
+    broker.deleted_before, broker.answers = 0, expiring(before, first=first)
+    with pytest.warns(RuntimeWarning, match=text) as told:
+        found = read(reader_of(broker, filter=filter_, fail_on_data_loss=False), start, 1_000)
+    assert found == [*range(start, lost[0]), *range(lost[1], 1_000)]
+    assert len(told) == 1
+    assert broker.minimum == 0, "it never said so"
+
+
+def test_messages_that_are_deleted_while_a_range_is_read_are_not_behind_those_that_were_given(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a reader of an archive can go on behind the last row."""
+    monkeypatch.setattr(pull_reader, "SLICE_ROWS", 64)
+    broker.answers = expiring(500, first=5)
+    given: list[int] = []
+
+    def take() -> None:
+        for part in reader_of(broker).slices(0, 1_000):
+            given.extend(part.queue_offsets.tolist())
+
+    with pytest.raises(DataLossError, match=r"offsets \[160, 500\) expired"):
+        take()
+    assert given == list(range(128))
+
+
+def test_messages_of_a_deleted_file_that_no_answer_reaches_past_are_data_loss() -> None:
+    with FakeBroker(records(2_000)) as broker:
+        broker.deleted_before = 1_500
+        with pytest.raises(DataLossError, match="from 0 to 800 are deleted"):
+            read(reader_of(broker), 0, 2_000)
+
+
+def test_a_gap_behind_a_message_is_no_loss_and_costs_a_look(broker: FakeBroker) -> None:
     broker.records[10:20] = [None] * 10
     assert len(read(reader_of(broker), 0, 64)) == 54
-    assert broker.offsets == [0, 32, 10]
+    assert broker.offsets == [0, 32, 9]
+    assert read(reader_of(broker), 15, 64) == list(range(20, 64)), "also where the range begins in the gap"
+    assert broker.offsets[3:] == [15, 47, 14, 13, 11, 7]
+    broker.requests.clear()
     assert len(read(reader_of(broker, filter=PullFilter("TagA")), 0, 64)) == 54
-    assert broker.offsets[3:] == [0, 32]
+    assert broker.offsets == [0, 32, 10, 9]
+    looks = [(request.ext_fields or {})["subscription"] for request in broker.requests]
+    assert looks == ["TagA", "TagA", "*", "*"]
+
+
+def test_what_did_not_match_is_no_loss(broker: FakeBroker) -> None:
+    """A queue whose first messages have expired, and whose next ones do not match."""
+
+    def unmatched(self: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+        return self.said(request, 20, "NO_MATCHED_MESSAGE", 132)
+
+    broker.minimum, broker.answers = 100, [unmatched]
+    assert read(reader_of(broker, filter=PullFilter("TagA")), 100, 200) == list(range(132, 200))
+
+
+def test_a_reader_that_judges_nothing_passes_over_what_the_broker_does(broker: FakeBroker) -> None:
+    broker.answers = expiring(40)
+    assert read(reader_of(broker, judges_holes=False), 0, 100) == list(range(40, 100))
+    assert len(broker.offsets) == 4
+
+
+@pytest.mark.parametrize("policy", ["COMPACTION", "DELETE"])
+def test_gaps_of_a_compacted_topic_are_no_loss(broker: FakeBroker, policy: str) -> None:
+    """Its broker keeps the newest message of each key: the first ones may be missing for good."""
+
+    def pull(request: RemotingCommand) -> RemotingCommand:
+        if request.code != RequestCode.GET_TOPIC_CONFIG:
+            return FakeBroker.pull(broker, request)
+        config = TopicConfig(topic="TopicA", attributes={"cleanup.policy": policy})
+        return make_response(request, 0, None, None, write_body(config))
+
+    broker.pull = pull  # type: ignore[method-assign]
+    broker.deleted_before = 7
+    if policy == "COMPACTION":
+        assert read(reader_of(broker), 0, 64) == list(range(7, 64))
+    else:
+        with pytest.raises(DataLossError, match=r"offsets \[0, 7\)"):
+            read(reader_of(broker), 0, 64)
+
+
+def test_what_a_slave_has_deleted_is_read_from_the_master(broker: FakeBroker) -> None:
+    """Each deletes its own files."""
+    with FakeBroker(records(1_000)) as slave:
+        broker.suggested_broker_id = slave.suggested_broker_id = 1
+        slave.deleted_before = 500
+        assert read(reader_of(broker, slave, may_leave_master=True), 0, 1_000) == list(range(1_000))
+        assert slave.offsets
+        assert max(broker.offsets) > 900, "the whole range"
+        broker.deleted_before = 500
+        with pytest.raises(DataLossError, match=r"offsets \[0, 500\)"):
+            read(reader_of(broker, slave, may_leave_master=True), 0, 1_000)
+        broker.answers = [lambda *_: None] * 10_000
+        with pytest.raises(DataLossError, match=r"offsets \[0, 500\)"):
+            read(reader_of(broker, slave), 0, 1_000)
 
 
 @pytest.mark.parametrize("broken", [1, 3, 17, 40])

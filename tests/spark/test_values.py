@@ -17,7 +17,9 @@ from spark_mq.values import (
     json_schema,
     parse_confluent,
     parse_values,
+    protobuf_schema,
     split_values,
+    value_fields,
 )
 from tests.support.python_script import run_script
 
@@ -72,6 +74,25 @@ def test_a_text_that_is_no_schema_is_refused(tmp_path: Path) -> None:
             read(tmp_path / "s.json")
 
 
+@pytest.mark.parametrize(
+    ("content", "message", "rule"),
+    [
+        (
+            b'syntax = "proto3"; message Order {}',
+            "shop.Order",
+            "has no descriptor of a message shop.Order: make it with protoc",
+        ),
+        (b"\x0a\x07\x12\x05Order", "shop.Refund", "has no descriptor of a message shop.Refund"),
+        (b"\x0a\x07\x12\x05Order", "", "which of its messages"),
+        (b"", "Order", "has no descriptor"),
+    ],
+)
+def test_a_file_that_has_not_the_message_is_refused(content: bytes, message: str, rule: str, tmp_path: Path) -> None:
+    (tmp_path / "orders.desc").write_bytes(content)
+    with pytest.raises(OptionError, match=rule):
+        protobuf_schema(tmp_path / "orders.desc", message)
+
+
 BODIES = {
     '{"order": 1, "amount": 2.5, "lines": [{"sku": "a"}]}': None,
     '{"order": 2, "amount": null}': None,
@@ -108,6 +129,7 @@ def test_bodies_of_confluents_wire_format_name_their_schema(spark: SparkSession)
         b"\0\0\0\x01\x02" + b'{"order": 3}',
         b'{"order": 4}',
         b"\0",
+        b"\0\xff\xff\xff\xff{}",
     ]
     rows = parse_confluent(
         spark.createDataFrame([(body,) for body in bodies], "body BINARY"), {1: old, 2: new}
@@ -118,6 +140,7 @@ def test_bodies_of_confluents_wire_format_name_their_schema(spark: SparkSession)
         "schema id 258 is not known",
         "it does not begin with a zero byte and a schema id",
         "it does not begin with a zero byte and a schema id",
+        "schema id 4294967295 is not known",
     ]
     assert [tuple(row.value) for row in rows[:2]] == [(1, None), (2, "x")]
 
@@ -153,3 +176,53 @@ def test_avro_is_read_by_its_own_schema_and_shown_by_the_newest(
         "ROWS [((1, None), None), ((2, 'x'), None), (None, 'it is not of the Avro schema'), (None, 'it is not of the Avro schema')]",
         "ROWS [((1, None), None), ((2, 'x'), None), (None, 'schema id 8 is not known')]",
     ]
+
+
+PROTOBUF = """
+from google.protobuf import descriptor_pb2
+from spark_mq import build_session
+from spark_mq.values import parse_confluent, parse_values, protobuf_schema, value_fields
+def made(*names):
+    found = descriptor_pb2.FileDescriptorSet()
+    file = found.file.add(name="orders.proto", package="shop", syntax="proto3")
+    order = file.message_type.add(name="Order")
+    for number, name in enumerate(names, start=1):
+        order.field.add(name=name, number=number, label=1, type=9 if number > 1 else 3)
+    with open("orders.desc", "wb") as to:
+        to.write(found.SerializeToString())
+    return protobuf_schema("orders.desc", "shop.Order")
+old, new = made("order"), made("order", "coupon")
+spark = build_session("test", master="local[1]")
+frame = lambda *bodies: spark.createDataFrame([(body,) for body in bodies], "body BINARY")
+show = lambda rows: print("ROWS", [(row.value and tuple(row.value), row.value_error) for row in rows.collect()])
+print("ROWS", value_fields(spark, new).simpleString())
+show(parse_values(frame(b"\\x08\\x01", b"\\x08\\x02\\x12\\x01x", b"\\x08", b"\\x52\\x01x", b""), new))
+framed = [b"\\0\\0\\0\\0\\x07\\0\\x08\\x01", b"\\0\\0\\0\\0\\x09\\0\\x08\\x02\\x12\\x01x"]
+framed += [b"\\0\\0\\0\\0\\x08\\0\\x08\\x01", b"\\0\\0\\0\\0\\x09\\x02\\x02\\x08\\x01"]
+show(parse_confluent(frame(*framed), {7: old, 9: new}))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.network
+@pytest.mark.long
+def test_protobuf_is_read_by_its_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--packages org.apache.spark:spark-protobuf_2.13:4.2.0 pyspark-shell")
+    ran = run_script(PROTOBUF, tmp_path)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert [line for line in ran.stdout.splitlines() if line.startswith("ROWS")] == [
+        "ROWS struct<order:bigint,coupon:string>",
+        "ROWS [((1, None), None), ((2, 'x'), None), (None, 'it is not of the Protobuf message shop.Order'), "
+        "(None, 'it has no field of the Protobuf message shop.Order'), ((None, None), None)]",
+        "ROWS [((1, None), None), ((2, 'x'), None), (None, 'schema id 8 is not known'), "
+        "(None, 'its message is not the first of its schema')]",
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["avro", "protobuf"])
+def test_a_session_without_the_parsers_package_says_what_to_add(kind: str, spark: SparkSession) -> None:
+    text = '{"type": "record", "name": "Order", "fields": [{"name": "order", "type": "long"}]}'
+    schema = ValueSchema("avro", text) if kind == "avro" else ValueSchema("protobuf", "Order", descriptors=b"\x0a")
+    with pytest.raises(OptionError, match=rf"spark.jars.packages=org.apache.spark:spark-{kind}_2.13:"):
+        value_fields(spark, schema)

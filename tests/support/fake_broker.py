@@ -34,6 +34,9 @@ from tests.support.planned_server import Peer, PlannedServer
 Answer = Callable[["FakeBroker", RemotingCommand], RemotingCommand | bytes | None]
 """An answer, bytes in place of one, or None: the connection is closed."""
 
+LOOKED_AT = 800
+"""Entries that a pull looks at, at most. Java: maxFilterMessageSize, over the size of an entry."""
+
 
 class FakeBroker:
     """Serves the records of offsets from `minimum` on, at most `most` a pull; every request is kept in `requests`."""
@@ -41,6 +44,8 @@ class FakeBroker:
     def __init__(self, records: Sequence[bytes | None], *, minimum: int = 0, most: int = 32) -> None:
         self.records = list(records)
         self.minimum = minimum
+        self.deleted_before = 0
+        """Records below are deleted, and the broker has not moved `minimum` yet."""
         self.most = most
         self.suggested_broker_id = 0
         self.answers: list[Answer] = []
@@ -58,7 +63,8 @@ class FakeBroker:
     @property
     def offsets(self) -> list[int]:
         """The offsets that were pulled, in the order of their requests."""
-        return [int((request.ext_fields or {})["queueOffset"]) for request in self.requests]
+        pulls = (request for request in self.requests if request.code == RequestCode.PULL_MESSAGE)
+        return [int((request.ext_fields or {})["queueOffset"]) for request in pulls]
 
     def __enter__(self) -> FakeBroker:
         return self
@@ -67,7 +73,9 @@ class FakeBroker:
         self._server.close()
 
     def pull(self, request: RemotingCommand) -> RemotingCommand:
-        """DefaultMessageStore.getMessage, of one queue without a filter."""
+        """DefaultMessageStore.getMessage, of one queue without a filter. It knows no other request."""
+        if request.code != RequestCode.PULL_MESSAGE:
+            return make_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not known")
         fields = request.ext_fields or {}
         at, count = int(fields["queueOffset"]), min(int(fields["maxMsgNums"]), self.most)
         end = len(self.records)
@@ -78,9 +86,12 @@ class FakeBroker:
             code, remark = ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"
         elif at > end:
             code, remark, then = ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", end
+        elif at < self.deleted_before and self.deleted_before >= (stop := min(at + LOOKED_AT, end)):
+            code, remark, then = ResponseCode.PULL_RETRY_IMMEDIATELY, "MESSAGE_WAS_REMOVING", stop
         else:
-            found = self.records[at : at + count]
-            body, then = b"".join(record for record in found if record is not None), at + len(found)
+            first = max(at, self.deleted_before)
+            found = self.records[first : first + count]
+            body, then = b"".join(record for record in found if record is not None), first + len(found)
             code = ResponseCode.SUCCESS if body else ResponseCode.PULL_RETRY_IMMEDIATELY
             remark = "FOUND" if body else "NO_MATCHED_MESSAGE"
         return self.said(request, code, remark, then, body)

@@ -111,6 +111,9 @@ _CONVERTED = _Room("storage.convert", "tests/storage/test_dledger_stores.py")
 _STATIC = _Room("storage.rules.static_topics", "tests/storage/rules/test_static_topic_vectors.py")
 _MOVED = _Room("storage.service.put_service", "tests/storage/service/test_put_group.py")
 _CONFIRMED = _Room("storage.service.put_service", "tests/storage/service/test_confirmed.py")
+_PASSED_OVER = _Room("spark_mq.source.offsets", "tests/source/test_pull_reader.py")
+_PULLED = _Room("spark_mq.source.pull_reader", "tests/source/test_pull_reader.py")
+_ARCHIVED = _Room("spark_mq.archive.archiver", "tests/archive/test_archiver.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
@@ -995,6 +998,31 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "if name.startswith(prefix):",
             "if name.startswith(prefix) and (prefix == RETRY_PREFIX or Action.PUB in need.actions):",
             "test_a_topic_of_a_group_is_the_groups_whatever_is_done_to_it",
+        ),
+        # Messages that a broker passes over
+        "what a deleting broker passes over counts as a gap": _PASSED_OVER.line(
+            "has_expired",
+            "if found is not None and found < hole:",
+            "if hole:",
+            "test_messages_that_a_deleting_broker_passes_over_are_data_loss",
+        ),
+        "rows behind a loss are given before it is told": _PULLED.line(
+            "PullReader.slices",
+            "if self._judges_holes and not",
+            "if self._judges_holes and window.is_done and not",
+            "test_messages_that_are_deleted_while_a_range_is_read_are_not_behind_those_that_were_given",
+        ),
+        "what a slave has deleted is lost": _PULLED.line(
+            "PullReader._goes_back_to_master",
+            "if is_sure or self._has_gone_back",
+            "if True or self._has_gone_back",
+            "test_what_a_slave_has_deleted_is_read_from_the_master",
+        ),
+        "the archiver judges a gap by an earlier look": _ARCHIVED.line(
+            "_judged",
+            "cluster.first_from(queue, offset)",
+            "offset if cluster.record_before(queue, offset + 1) else None",
+            "test_messages_that_a_deleting_broker_passes_over_have_expired",
         ),
     }
 )

@@ -21,7 +21,7 @@ from spark_mq.sink import journal, send_plan
 from spark_mq.sink.staged_rows import StagedReader, StagedWriter
 from spark_mq.source import lag, offsets
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_gap, slice_of
+from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_hole, slice_of
 from spark_mq.source.pulls import Found, Lost, Nothing, PullWindow, outcome_of, pull_answer
 from storage.batch.ledger import Batch
 from storage.errors import CorruptRecordError, StateFileError, StorageError
@@ -69,7 +69,8 @@ def _read_records(body: bytes, end: int) -> bool:
         pulled = slice_of(parts, b"TopicA", 0)
     except PulledRecordError:
         return False
-    first_gap(parts, pulled.queue_offsets)
+    hole = first_hole(pulled.queue_offsets, 0, end)
+    assert (hole is None) == (len(pulled.queue_offsets) == end)
     try:
         records = decode_records(body)
     except CorruptRecordError:  # it looks at magic and properties, too
