@@ -97,14 +97,14 @@ def _group_entry(
     subscribed = {} if online is None else online.subscription_table
     return {
         "group": group,
-        "consumeType": None if online is None else _TYPES.get(online.consume_type),
-        "messageModel": None if online is None else online.message_model,
+        "consume_type": None if online is None else _TYPES.get(online.consume_type),
+        "message_model": None if online is None else online.message_model,
         "topics": sorted({place.here(name) for name in subscribed} | {line["topic"] for line in own}),
         "rows": sum(unread) if unread else None,
         "subscriptions": {place.here(name): each.sub_string for name, each in sorted(subscribed.items())},
         "clients": [
             {
-                "clientId": each.client_id,
+                "client_id": each.client_id,
                 "address": each.client_address,
                 "language": each.language,
                 "version": each.version,
@@ -116,7 +116,7 @@ def _group_entry(
 
 def _group_row(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     topics = " ".join(entry["topics"]) or None
-    return entry["group"], len(entry["clients"]), entry["consumeType"], entry["messageModel"], topics, entry["rows"]
+    return entry["group"], len(entry["clients"]), entry["consume_type"], entry["message_model"], topics, entry["rows"]
 
 
 def _print_clients(entry: Mapping[str, Any]) -> None:
@@ -173,14 +173,14 @@ def _broker_entry(
     boot = figures.get("bootTimestamp", "")
     return {
         "cluster": cluster,
-        "brokerName": broker_name,
-        "brokerId": broker_id,
+        "broker_name": broker_name,
+        "broker_id": broker_id,
         "address": address,
         "version": figures.get("brokerVersionDesc"),
-        "inTps": _first_number(figures.get("putTps", "")),
-        "outTps": _first_number(figures.get("getTransferredTps", "")),
-        "diskRatio": _first_number(figures.get("commitLogDiskRatio", "")),
-        "bootTimestamp": int(boot) if boot.isdecimal() and len(boot) < 20 else None,
+        "in_tps": _first_number(figures.get("putTps", "")),
+        "out_tps": _first_number(figures.get("getTransferredTps", "")),
+        "disk_ratio": _first_number(figures.get("commitLogDiskRatio", "")),
+        "boot_timestamp": int(boot) if boot.isdecimal() and len(boot) < 20 else None,
     }
 
 
@@ -193,18 +193,18 @@ def _first_number(text: str) -> float | None:
 
 
 def _broker_row(line: Mapping[str, Any]) -> tuple[Any, ...]:
-    disk = line["diskRatio"]
-    rates = ("–" if line[name] is None else f"{line[name]:,.1f}" for name in ("inTps", "outTps"))
+    disk = line["disk_ratio"]
+    rates = ("–" if line[name] is None else f"{line[name]:,.1f}" for name in ("in_tps", "out_tps"))
     return (
         line["cluster"],
-        line["brokerName"],
-        line["brokerId"],
-        "master" if line["brokerId"] == MASTER_ID else "slave",
+        line["broker_name"],
+        line["broker_id"],
+        "master" if line["broker_id"] == MASTER_ID else "slave",
         line["address"],
         line["version"],
         *rates,
         None if disk is None else f"{disk:.0%}",
-        time_text(line["bootTimestamp"]),
+        time_text(line["boot_timestamp"]),
     )
 
 
@@ -310,8 +310,8 @@ def _reset_entry(group: str, step: _Step, *, is_done: bool) -> dict[str, Any]:
     return {
         "group": group,
         "topic": step.queue.topic,
-        "brokerName": step.queue.broker_name,
-        "queueId": step.queue.queue_id,
+        "broker_name": step.queue.broker_name,
+        "queue_id": step.queue.queue_id,
         "before": step.before,
         "after": step.after,
         "done": is_done,

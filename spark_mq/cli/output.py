@@ -213,4 +213,4 @@ def _cause_and_cure(error: Exception) -> tuple[str, str | None]:
 
 def print_error(text: str, hint: str | None, code: int) -> None:
     """The object in place of a result, or behind those that were printed before."""
-    print_json({"error": text, "hint": hint, "exitCode": code})
+    print_json({"error": text, "hint": hint, "exit_code": code})

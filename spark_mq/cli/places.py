@@ -145,14 +145,14 @@ def topic_entry(
     """A topic at a broker, as `topics` prints it. `settings` are read queues, write queues and perm, `bounds` each queue's ends."""
     read_queues, write_queues, perm = (None, None, None) if settings is None else settings
     queues = [
-        {"queueId": queue_id, "minOffset": minimum, "maxOffset": maximum, "count": maximum - minimum}
+        {"queue_id": queue_id, "min_offset": minimum, "max_offset": maximum, "count": maximum - minimum}
         for queue_id, (minimum, maximum) in bounds.items()
     ]
     return {
         "topic": topic,
-        "brokerName": broker_name,
-        "readQueueNums": read_queues,
-        "writeQueueNums": write_queues,
+        "broker_name": broker_name,
+        "read_queue_nums": read_queues,
+        "write_queue_nums": write_queues,
         "perm": perm,
         "queues": queues,
     }
@@ -170,11 +170,11 @@ def lag_entry(
     return {
         "group": group,
         "topic": queue.topic,
-        "brokerName": queue.broker_name,
-        "queueId": queue.queue_id,
-        "nextOffset": next_offset,
-        "maxOffset": end,
+        "broker_name": queue.broker_name,
+        "queue_id": queue.queue_id,
+        "next_offset": next_offset,
+        "max_offset": end,
         "rows": rows,
         "bytes": size_bytes,
-        "timeMs": time_ms,
+        "time_ms": time_ms,
     }

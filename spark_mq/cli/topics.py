@@ -66,15 +66,15 @@ def topics(
     with open_place(path, conf, connection) as place:
         found = place.topic_entries()
         listed = [entry for entry in found if every_topic or not place.is_system_topic(entry["topic"])]
-    listed.sort(key=lambda entry: (entry["topic"], entry["brokerName"]))
+    listed.sort(key=lambda entry: (entry["topic"], entry["broker_name"]))
     if as_json:
         print_json(listed)
         return
     rows = []
     for entry in listed:
-        settings = entry["readQueueNums"], entry["writeQueueNums"], _permission(entry["perm"])
-        for queue in entry["queues"] or [dict.fromkeys(("queueId", "minOffset", "maxOffset", "count"))]:
-            rows.append((entry["topic"], entry["brokerName"], *queue.values(), *settings))
+        settings = entry["read_queue_nums"], entry["write_queue_nums"], _permission(entry["perm"])
+        for queue in entry["queues"] or [dict.fromkeys(("queue_id", "min_offset", "max_offset", "count"))]:
+            rows.append((entry["topic"], entry["broker_name"], *queue.values(), *settings))
     print_table(("topic", "broker", "queue", "min", "max", "count", "read", "write", "perm"), rows)
     if hidden := len({entry["topic"] for entry in found}) - len({entry["topic"] for entry in listed}):
         say(f"RocketMQ's own topics are left out: {hidden}. --all shows them")
@@ -115,7 +115,7 @@ def offset_by_time(
             if queue_id in (None, found.queue.queue_id)
         ]
     if as_json:
-        names = "topic", "brokerName", "queueId", "offset", "storeTimestamp"
+        names = "topic", "broker_name", "queue_id", "offset", "store_timestamp"
         print_json([{**dict(zip(names, line, strict=True)), "timestamp": time_ms} for line in lines])
     else:
         rows = [(*line[:-1], time_in_words(line[-1], now_ms)) for line in lines]
@@ -170,7 +170,7 @@ def _print_lags(place: Place, group: str | None, *, every_group: bool, as_json: 
         print_json(lines)
         return
     columns = "group", "topic", "broker", "queue", "next", "end", "messages", "bytes", "time"
-    print_table(columns, [(*list(line.values())[:-1], _time_behind(line["timeMs"])) for line in lines])
+    print_table(columns, [(*list(line.values())[:-1], _time_behind(line["time_ms"])) for line in lines])
     hidden = 0 if group is not None else len({line["group"] for line in found} - {line["group"] for line in lines})
     if hidden:
         say(f"groups of RocketMQ itself and of Spark sinks are left out: {hidden}. --all shows them")
@@ -243,7 +243,7 @@ def _create_in_store(path: str, wanted: TopicConfig, conf: str | None, timeout_m
 
 def _print_made(where: dict[str, object], topic: TopicConfig, *, is_made: bool, as_json: bool) -> None:
     if as_json:
-        settings = dict(zip(("readQueueNums", "writeQueueNums", "perm"), shape_of(topic), strict=True))
+        settings = dict(zip(("read_queue_nums", "write_queue_nums", "perm"), shape_of(topic), strict=True))
         print_json({**where, "topic": topic.topic, "created": is_made, **settings})
     else:
         say(f"topic {topic.topic} {'made' if is_made else 'was there already'}, with {shape_in_words(topic)}")
