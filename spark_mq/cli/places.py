@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import typer
 
 from spark_mq.cli.message_lines import Unreadable
 from spark_mq.cli.output import CommandError
+from spark_mq.lag.figures import LagLooks
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.names import names_several, nearest
@@ -102,8 +103,8 @@ class Place(Protocol):
         """The names of all consumer groups."""
         ...
 
-    def group_lags(self, group: str | None) -> Iterable[dict[str, Any]]:
-        """An object for each group and each queue of its topics. A queue for which the group has no offset is unknown."""
+    def lag_looks(self, checkpoints: Sequence[str] = (), *, with_bytes: bool = False) -> LagLooks:
+        """Looks at who is behind. The caller closes them before the place."""
         ...
 
 
@@ -115,7 +116,7 @@ def refuse_unknown_topic(place: Place, topic: str | None) -> None:
     if topic not in known:
         if names_several(topic):
             raise CommandError(f"there is no topic {topic}", "--topic takes one name")
-        like = nearest(topic, known)
+        like = nearest(topic, [name for name in known if not place.is_system_topic(name)])
         raise CommandError(f"there is no topic {topic}", f"did you mean {like}?" if like else None)
 
 
@@ -123,7 +124,7 @@ def refuse_other_shape(wanted: TopicConfig, present: TopicConfig, where: str) ->
     """Raises CommandError for a topic that is there in another shape."""
     if shape_of(present) != shape_of(wanted):
         text = f"topic {wanted.topic} is there already{where}, with {shape_in_words(present)}"
-        raise CommandError(text, "nothing was changed; mqadmin updateTopic changes topics")
+        raise CommandError(text, "nothing was changed; spark-mq alter-topic changes topics")
 
 
 def shape_in_words(config: TopicConfig) -> str:
@@ -155,26 +156,4 @@ def topic_entry(
         "write_queue_nums": write_queues,
         "perm": perm,
         "queues": queues,
-    }
-
-
-def lag_entry(
-    group: str,
-    queue: QueueId,
-    next_offset: int | None,
-    end: int | None,
-    behind: tuple[int | None, int | None, int | None],
-) -> dict[str, Any]:
-    """A group's lag in a queue, as `lag` prints it. `behind` is rows, bytes and ms; None = unknown, never 0."""
-    rows, size_bytes, time_ms = behind
-    return {
-        "group": group,
-        "topic": queue.topic,
-        "broker_name": queue.broker_name,
-        "queue_id": queue.queue_id,
-        "next_offset": next_offset,
-        "max_offset": end,
-        "rows": rows,
-        "bytes": size_bytes,
-        "time_ms": time_ms,
     }

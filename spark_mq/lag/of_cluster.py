@@ -139,9 +139,12 @@ class ClusterLag:
         cluster: str | None = None,
         checkpoints: Sequence[str] = (),
         ages_a_look: int = AGES_A_LOOK,
+        with_rates: bool = True,
         clock: Callable[[], int] = current_time_ms,
     ) -> None:
-        """One of the clusters that the name server knows, or all. `checkpoints` are directories of Spark queries."""
+        """One of the clusters that the name server knows, or all. `checkpoints` are directories of Spark queries. Without `with_rates`
+        the first look does not ask for the rates that brokers count.
+        """
         self._admin = AsyncAdmin(settings)
         self._namespace = settings.namespace
         self._cluster = cluster
@@ -150,7 +153,7 @@ class ClusterLag:
         self._clock = clock
         self._looks = Looks()
         self._ages: dict[_Place, _Age] = {}
-        self._is_first = True
+        self._needs_rates = with_rates
 
     def close(self) -> None:
         """Give back the connections; a second call does nothing."""
@@ -169,11 +172,12 @@ class ClusterLag:
         server answers, or there is no such cluster; OptionError for what is no checkpoint.
         """
         queries = [read_position(directory) for directory in self._checkpoints]
-        return self._looks.report(run(self._look(groups, queries, keep)))
+        found = run(self._found(groups, queries))
+        if keep is not None:  # it may ask a broker itself, so it is not called on the client's thread
+            found.positions = {place: position for place, position in found.positions.items() if keep(*place)}
+        return self._looks.report(run(self._look(found)))
 
-    async def _look(
-        self, groups: Collection[str] | None, queries: Sequence[QueryPosition], keep: Keep | None
-    ) -> Look:
+    async def _found(self, groups: Collection[str] | None, queries: Sequence[QueryPosition]) -> _Found:
         info = await self._admin.cluster_info()
         addresses = {name: read_address(found) for name, found in brokers_of(info, self._cluster).items() if found}
         found = _Found(self._clock(), addresses, asyncio.Semaphore(_AT_A_TIME), requests=1)
@@ -183,18 +187,16 @@ class ClusterLag:
                 found.errors.append(answer)
             else:
                 self._add(found, name, answer)
-        if queries:
-            await self._add_queries(found, queries)
-        if keep is not None:
-            found.positions = {place: position for place, position in found.positions.items() if keep(*place)}
+        await self._add_queries(found, queries)
+        return found
+
+    async def _look(self, found: _Found) -> Look:
         await self._add_ages(found)
-        if self._is_first:
+        if self._needs_rates:
             await self._add_rates(found)
-            self._is_first = False
+            self._needs_rates = False
         positions = {(place.reader, place.queue): position for place, position in found.positions.items()}
-        return Look(
-            found.now_ms, positions, found.put_rates, found.get_rates, tuple(found.errors), found.requests
-        )
+        return Look(found.now_ms, positions, found.put_rates, found.get_rates, tuple(found.errors), found.requests)
 
     # Groups
 
@@ -216,7 +218,7 @@ class ClusterLag:
         """Ask whether a 0 is stored: 208 says 0 also of a queue in which nothing is."""
         if row.position.group_offset != 0 or row.position.broker_offset == 0:
             return row
-        stored = await found.ask(self._admin.group_offset(row.group, row.queue))
+        stored = await found.ask(self._admin.group_offset(row.group, row.queue, or_zero=False))
         return row._replace(position=row.position._replace(group_offset=stored))
 
     async def _unwritten(
