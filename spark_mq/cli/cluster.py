@@ -137,13 +137,29 @@ def _print_clients(entry: Mapping[str, Any]) -> None:
         print_table(("topic", "subscribed to"), list(entry["subscriptions"].items()))
 
 
+BROKER_HEADINGS = "cluster", "broker", "id", "role", "address", "version", "in/s", "out/s", "disk", "since"
+
+
 def brokers(as_json: AsJson = False, connection: Connection = NO_CLUSTER) -> None:
     """List the brokers of a running cluster.
 
     A row has address, version, messages a second in and out, and how full the disk is. A broker that does not answer has dashes (null),
     its error is on stderr, and the exit code is 1.
     """
-    admin = AsyncAdmin(connection.settings())
+    lines, errors = broker_lines(connection.settings())
+    if as_json:
+        print_json(lines)
+    else:
+        print_table(BROKER_HEADINGS, [broker_row(line) for line in lines])
+    for error in errors:
+        typer.echo(f"no answer: {error.describe()}", err=True)
+    if errors:
+        raise typer.Exit(1)
+
+
+def broker_lines(settings: ClientSettings) -> tuple[list[dict[str, Any]], list[ClientError]]:
+    """The brokers as objects, without figures where one does not answer; and why these do not."""
+    admin = AsyncAdmin(settings)
     try:
         table = run(admin.cluster_info()).broker_address_table
         known = [
@@ -158,16 +174,7 @@ def brokers(as_json: AsJson = False, connection: Connection = NO_CLUSTER) -> Non
         _broker_entry(*who, {} if isinstance(answer, ClientError) else answer)
         for who, answer in zip(known, found, strict=True)
     ]
-    if as_json:
-        print_json(lines)
-    else:
-        columns = "cluster", "broker", "id", "role", "address", "version", "in/s", "out/s", "disk", "since"
-        print_table(columns, [_broker_row(line) for line in lines])
-    errors = [error for error in found if isinstance(error, ClientError)]
-    for error in errors:
-        typer.echo(f"no answer: {error.describe()}", err=True)
-    if errors:
-        raise typer.Exit(1)
+    return lines, [error for error in found if isinstance(error, ClientError)]
 
 
 async def _figures(admin: AsyncAdmin, address: str) -> Mapping[str, str] | ClientError:
@@ -203,7 +210,8 @@ def _first_number(text: str) -> float | None:
         return None
 
 
-def _broker_row(line: Mapping[str, Any]) -> tuple[Any, ...]:
+def broker_row(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A broker as people read it."""
     disk = line["disk_ratio"]
     rates = ("–" if line[name] is None else f"{line[name]:,.1f}" for name in ("in_tps", "out_tps"))
     return (

@@ -81,6 +81,14 @@ class Place(Protocol):
         """The first offset, and the one that the next message will get."""
         ...
 
+    def newest_ms(self, queue: QueueId) -> int | None:
+        """When the queue's newest message was stored; None if it has none."""
+        ...
+
+    def size_between(self, queue: QueueId, start: int, end: int) -> int | None:
+        """Bytes of the records at the offsets [start, end) that are there; None where that is not known: brokers do not tell."""
+        ...
+
     def lines(self, queue: QueueId, start: int, end: int, *, bodies: bool) -> Iterator[dict[str, Any] | Unreadable]:
         """The messages at the offsets [start, end) that are there, as objects to print."""
         ...

@@ -115,7 +115,7 @@ class StorePlace:
 
     def __init__(self, cluster: Cluster, *, java: bool = False) -> None:
         self._cluster = cluster
-        self._stores = cluster.stores
+        self.stores = self._stores = cluster.stores
         self._java = java
 
     def refresh(self) -> None:
@@ -144,6 +144,13 @@ class StorePlace:
 
     def bounds(self, queue: QueueId) -> tuple[int, int]:
         return self._cluster.bounds(queue)
+
+    def newest_ms(self, queue: QueueId) -> int | None:
+        newest = self._cluster.position(queue, self.bounds(queue)[1] - 1)
+        return None if newest is None else newest.store_time_ms
+
+    def size_between(self, queue: QueueId, start: int, end: int) -> int | None:
+        return self._cluster.bytes_between(queue, max(start, self.bounds(queue)[0]), end)
 
     def lines(self, queue: QueueId, start: int, end: int, *, bodies: bool) -> Iterator[dict[str, Any] | Unreadable]:
         store, name = self._stores[queue.broker_name], queue.broker_name
