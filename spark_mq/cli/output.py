@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import sys
@@ -68,10 +69,17 @@ def _harmless(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
+class _Shown(Console):
+    """Ends like other output where its reader has gone; rich would end the process with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "standard output has no reader")
+
+
 def console() -> Console:
     """The terminal in its width (or COLUMNS); a file in a fixed width."""
     is_known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(width=None if is_known else _WIDTH_OF_A_FILE, highlight=False)
+    return _Shown(width=None if is_known else _WIDTH_OF_A_FILE, highlight=False)
 
 
 def say(text: str) -> None:
