@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import io
 import json
 import os
 import sys
@@ -56,10 +57,11 @@ def print_json(document: Any) -> None:
 
 
 def print_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Lines of CSV (RFC 4180), with a head. A text that a spreadsheet would take for a formula begins with an apostrophe."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_harmless(cell) for cell in row] for row in rows)
+    """Lines of CSV, with a head. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    for row in (columns, *rows):
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\r\n").writerow([_harmless(cell) for cell in row])  # so it quotes both
+        sys.stdout.write(line.getvalue().removesuffix("\r\n") + "\n")
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
