@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
+from storage.epoch_times import current_time_ms
 from tests.support.java_broker import Oracle, RunningBroker
 from tests.support.places import PROJECT
 
