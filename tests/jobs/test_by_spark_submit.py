@@ -143,13 +143,13 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
     *ran, verified = submitted(tmp_path, every)
     *done, audited, refused, unread = ran[: len(jobs)]
     assert [(one.exit_code, one.err) for one in [*done, verified]] == [(0, "")] * (len(done) + 1)
-    assert done[5].json["wouldReplay"] == {"Orders": 2}
+    assert done[5].json["would_replay"] == {"Orders": 2}
     assert done[6].json["results"] == {"replayed": 1}
     assert done[7].json["results"] == {"replayed": 2}
     assert verified.json["findings"] == []
     assert audited.exit_code == 1
     assert audited.json["error"] == f"this Spark has no Delta Lake: start it with spark-submit --packages {DELTA}"
-    assert (refused.exit_code, refused.json["exitCode"]) == (2, 2)
+    assert (refused.exit_code, refused.json["exit_code"]) == (2, 2)
     archived, kept, looked_at, unread_archive, would, restored, unsent = ran[len(jobs) :]
     assert [(one.exit_code, one.err) for one in (archived, kept, looked_at, would, restored)] == [(0, "")] * 5
     with open_store(root) as store:
@@ -158,7 +158,7 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
             for topic in ("Orders", "Again")
         )
     assert len(orders) == archived.json["rows"]["Orders"] == kept.json["typed"]["Orders"]["rows"]
-    assert (kept.json["findings"], looked_at.json["wouldArchive"]) == ([], {})
+    assert (kept.json["findings"], looked_at.json["would_archive"]) == ([], {})
     assert again == orders
     assert would.json["ranges"] == restored.json["ranges"]
     for one, text in (
@@ -166,7 +166,7 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
         (unread_archive, "no name server answers (127.0.0.1:1: "),
         (unsent, "no.pem: TLS failed: the certificate or key cannot be read"),
     ):
-        assert (one.exit_code, one.json["nameServer"]) == (1, "127.0.0.1:1")
+        assert (one.exit_code, one.json["name_server"]) == (1, "127.0.0.1:1")
         assert text in one.json["error"]
 
 
