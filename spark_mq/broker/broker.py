@@ -22,10 +22,12 @@ from typing import NamedTuple
 from spark_mq.access.users import AccessRules
 from spark_mq.broker.access_handlers import AccessEntries, AccessHandlers
 from spark_mq.broker.admin_handlers import AdminHandlers, ReplicaHandlers
+from spark_mq.broker.broker_metrics import BrokerMetrics
 from spark_mq.broker.broker_store import BrokerStore, ServerFacts
 from spark_mq.broker.client_handlers import AssignmentHandlers, ClientHandlers
 from spark_mq.broker.client_tables import Clients
 from spark_mq.broker.consumer_filters import ConsumerFilters
+from spark_mq.broker.gauges import BrokerGauges
 from spark_mq.broker.group_handlers import GroupHandlers
 from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.held_pulls import Pulls
@@ -115,11 +117,13 @@ class Broker:
         access: AccessRules | None = None,
         is_slave: bool = False,
         server: ServerFacts | None = None,
+        metrics: BrokerMetrics | None = None,
     ) -> None:
         """`wake` is called, by any thread, when there are events to be taken; it must be quick. `clock` gives milliseconds,
         `steady` gives monotonic milliseconds, for silence and waiting;
         `memory_bytes` is the machine's (None: ask it). `access` says what must be signed; the server checks it.
         `is_slave`: it takes no messages, and gives some where slaveReadEnable. `server` knows what only the server around it does.
+        `metrics` count for a page that the server shows; None: nothing is counted for it.
 
         Raises StateFileError where a table of the store cannot be read, OSError.
         """
@@ -143,7 +147,9 @@ class Broker:
             clients=Clients(config.clients, filters, clock=clock, steady=steady),
             offsets=offsets,
             pulls=Pulls(config.pull),
-            traffic=Traffic(PutStatistics(settings.broker_name, settings.cluster), settings.cluster, service.times),
+            traffic=Traffic(
+                PutStatistics(settings.broker_name, settings.cluster), settings.cluster, service.times, metrics
+            ),
             access=AccessEntries(service, access or AccessRules()),
             server=server or ServerFacts(),
         )
@@ -176,6 +182,13 @@ class Broker:
             **AccessHandlers(access).table(),
             **({} if access.plain is None else PlainAccessHandlers(access.plain, store).table()),
         }
+
+    def gauges(self, metrics: BrokerMetrics) -> BrokerGauges:
+        """What the page of metrics shows."""
+        parts = self.parts
+        return BrokerGauges(
+            parts.store, parts.clients, parts.offsets, parts.server, metrics, self._messages.half_messages
+        )
 
     def _configure(self, config: StoreConfig) -> None:
         with self.parts.clients.lock:

@@ -16,6 +16,7 @@ from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.administration import HaConnectionInfo
 from spark_mq.remoting.controllers import EpochEntryCache
 from storage.errors import StateFileError
+from storage.format.record import decode_record
 from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import BUILT_IN_GROUPS, host_of
 from storage.rules.retries import find_group
@@ -75,6 +76,10 @@ class ServerFacts:
 
     def unsupported(self) -> Mapping[int, int]:
         """By code, how many requests were answered that they are not supported."""
+        return {}
+
+    def timing_counts(self) -> Mapping[str, int]:
+        """How many messages of each topic wait in the timer."""
         return {}
 
     def epochs(self) -> EpochEntryCache | None:
@@ -206,6 +211,12 @@ class BrokerStore:
             return None
         count = found.read_queue_count if found.perm & self.permission & PERM_READ else 0
         return [MessageQueue(topic, self.broker_name, queue_id) for queue_id in range(count)]
+
+    def earliest_store_time_ms(self) -> int:
+        """Store time of the log's first message; −1 if there is none. Java: DefaultMessageStore.getEarliestMessageTime."""
+        record = self.served.record_at(self.served.log_minimum)
+        found = None if record is None else decode_record(record)
+        return getattr(found, "store_time_ms", -1)
 
     def find_group(self, name: str) -> SubscriptionGroupConfig | None:
         """The group's entry, made and saved where the broker may make it. Raises OSError."""

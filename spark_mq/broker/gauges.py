@@ -28,7 +28,6 @@ from spark_mq.remoting.consumers import ConsumeType, SubscriptionData
 from storage.errors import StorageError
 from storage.files.local_file_system import disk_room_bytes
 from storage.format.delay import CHECKPOINT
-from storage.format.record import decode_record
 from storage.names import RETRY_PREFIX
 from storage.rules.delays import TIMER_TOPIC
 from storage.service.served_store import ALL_MESSAGES, MessageFilter
@@ -217,7 +216,7 @@ class BrokerGauges:
         behind = max(0, served.log_end - service.store.writer.synced_end) + (service.held_bytes or 0)
         yield family(names.FLUSH_BEHIND, [((), behind)])
         yield family(names.DISPATCH_BEHIND, [((), max(0, served.log_end - service.dispatched_end))])
-        earliest = earliest_store_time(self._store)
+        earliest = self._store.earliest_store_time_ms()
         if earliest > 0:
             yield family(names.RESERVE_TIME, [((), now_ms - earliest)])
 
@@ -241,13 +240,6 @@ class BrokerGauges:
         yield family(names.TIMING_MESSAGES, (((topic,), count) for topic, count in sorted(counts.items())))
         bounds = zip(names.TIMER_BOUNDS_S, timer.due_within, strict=True)
         yield family(names.TIMER_SNAPSHOT, (((str(bound),), count) for bound, count in bounds))
-
-
-def earliest_store_time(store: BrokerStore) -> int:
-    """Store time of the log's first message; −1 if there is none. Java: DefaultMessageStore.getEarliestMessageTime."""
-    record = store.served.record_at(store.served.log_minimum)
-    found = None if record is None else decode_record(record)
-    return getattr(found, "store_time_ms", -1)
 
 
 def _program(client: KnownClient) -> tuple[str, str]:

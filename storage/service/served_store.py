@@ -337,6 +337,28 @@ class ServedStore:
 
         return self._look(topic, queue_id, read)
 
+    def count_wanted(
+        self, topic: str, queue_id: int, start: int, end: int, wanted: MessageFilter, most_entries: int
+    ) -> int:
+        """Number of messages of [start, end) that pass by tags codes and bit maps. Of more than `most_entries` it is an estimate by these.
+
+        Java: ConsumeQueue.estimateMessageCount.
+        """
+        first = max(start, self.minimum(topic, queue_id))
+        count, seen = end - first, min(end - first, most_entries)
+        if seen <= 0:
+            return 0
+
+        def read() -> int:
+            queue = self._queues.get(topic, queue_id)
+            if queue is None:
+                return 0
+            entries = queue.entries(first, min(first + seen, end))
+            codes, by_bits = by_units(self._queues, queue, entries, wanted.bits)
+            return int(np.count_nonzero(pass_by_entry(codes, wanted.tags_codes, by_bits) & (entries["size_bytes"] > 0)))
+
+        return self._look(topic, queue_id, read) * count // seen
+
     def get(
         self,
         topic: str,
