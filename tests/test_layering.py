@@ -44,15 +44,16 @@ ROOMS = {
     "hand_over": "words files tables rules batch facade transaction",
     "remoting": "words format",
     "dledger": "words format files",
+    "prometheus": "words",
     "access": "words format rules remoting",
     "client": "words format rules remoting",
     "remoting_server": "words files settings rules remoting dledger access client",
     "namesrv": "words format files tables rules remoting remoting_server",
     "controller": "words format files rules remoting dledger remoting_server",
     "conditions": "words files client",
-    "broker": "words format files settings log tables rules facade service transaction remoting access client",
+    "broker": "words format files settings log tables rules facade service transaction remoting prometheus access client",
     "broker_server": "words format files settings log tables rules put batch facade service ha delay transaction hand_over remoting "
-    "dledger access client remoting_server broker",
+    "dledger prometheus access client remoting_server broker",
     "source": "words format files settings log queues tables rules facade hand_over remoting client conditions",
     "sink": "words format files settings log tables rules put batch facade transaction hand_over remoting "
     "client conditions broker source",

@@ -78,6 +78,9 @@ class TimerState(NamedTuple):
 class BrokerMetrics:
     """The counters of one broker. Thread-safe."""
 
+    bounds_s = names.TIMER_BOUNDS_S
+    """Of `TimerState.due_within`."""
+
     def __init__(
         self, *, broker_name: str | None = None, cluster_name: str | None = None, series_most: int = SERIES_MOST
     ) -> None:
