@@ -54,7 +54,7 @@ ROOMS = {
     "broker": "words format files settings log tables rules facade service transaction remoting prometheus access client",
     "broker_server": "words format files settings log tables rules put batch facade service ha delay transaction hand_over remoting "
     "dledger prometheus access client remoting_server broker",
-    "source": "words format files settings log queues tables rules facade hand_over remoting client conditions",
+    "source": "words format files settings log queues tables rules facade hand_over remoting prometheus client conditions",
     "sink": "words format files settings log tables rules put batch facade transaction hand_over remoting "
     "client conditions broker source",
     "archive": "words files conditions source",
@@ -63,7 +63,7 @@ ROOMS = {
     "jobs": "words format files settings log tables dispatch rules recovery facade delay transaction conditions source sink archive "
     "spark_mq",
     "cli": "words format files settings tables dispatch rules put batch recovery facade service ha hand_over remoting "
-    "client remoting_server namesrv controller conditions broker_server source lag spark_mq jobs",
+    "client remoting_server namesrv controller conditions broker_server source lag prometheus spark_mq jobs",
 }
 """From the ground up: a room's row names only rooms above its own line, so there is no circle."""
 
