@@ -147,7 +147,7 @@ class Duties:
 
         def deliver(store: MessageStore, now_ms: int) -> None:
             report = deliver_timed(store, now_ms, notes=metrics)
-            metrics.timer = TimerState(report.pending, report.due_within)
+            metrics.timer = TimerState(report.pending, report.due_within) if report.due_within else TimerState()
 
         self._deliver(deliver)
 

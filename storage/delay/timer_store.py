@@ -108,7 +108,7 @@ class TimerReport:
     undeliverable: tuple[UndeliverableTimed, ...] = ()
     """The first REPORTED_ROWS of them."""
     due_within: tuple[int, ...] = ()
-    """For each of `bounds_s`, how many of the pending are due before it, and not before the one before it."""
+    """For each of `TimerNotes.bounds_s`, how many of the pending are due before it, and not before the one before it."""
 
     @property
     def delivered_count(self) -> int:
@@ -144,8 +144,9 @@ Put = Callable[[InnerMessages], bool]
 class TimerNotes(Protocol):
     """Is told which messages enter the wheel and leave it, many at once. Java: DefaultStoreMetricsManager."""
 
-    bounds_s: Sequence[int]
-    """Seconds from now, in order, for `TimerReport.due_within`."""
+    @property
+    def bounds_s(self) -> Sequence[int]:
+        """Seconds from now, in order, for `TimerReport.due_within`."""
 
     def timer_entered(self, topics: pa.Array, waits_ms: np.ndarray) -> None:
         """Their real topics, and how long each waits from its birth on."""

@@ -156,6 +156,7 @@ READING: dict[str, Way] = {
     "command query": _command("query", "--topic", "T", "--key", "k"),
     "command offset-by-time": _command("offset-by-time", "--topic", "T", "--time", "0"),
     "command lag": _command("lag"),
+    "command exporter": _command("exporter", "--once"),
     "command verify": _command("verify"),
     "command sink-status": _command("sink-status"),
     "job verify_store": _job("verify_store"),
