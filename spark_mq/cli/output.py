@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
@@ -51,6 +52,20 @@ def print_json(document: Any) -> None:
     """One line of JSON, also for programs that take other characters as the end of a line."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     sys.stdout.write(text.translate(_LINE_ENDS) + "\n")
+
+
+def print_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Lines of CSV (RFC 4180), with a head. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_harmless(cell) for cell in row] for row in rows)
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+
+def _harmless(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def console() -> Console:
@@ -213,4 +228,4 @@ def _cause_and_cure(error: Exception) -> tuple[str, str | None]:
 
 def print_error(text: str, hint: str | None, code: int) -> None:
     """The object in place of a result, or behind those that were printed before."""
-    print_json({"error": text, "hint": hint, "exitCode": code})
+    print_json({"error": text, "hint": hint, "exit_code": code})

@@ -111,6 +111,8 @@ class NewTopic:
     perm: int = _READ_WRITE
     is_order: bool = False
     attributes: Mapping[str, str] | None = None
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +200,8 @@ class AsyncAdmin(QueueCalls):
             read_queue_count=new.read_queue_count,
             write_queue_count=new.write_queue_count,
             perm=new.perm,
-            topic_filter_type="SINGLE_TAG",
-            topic_sys_flag=0,
+            topic_filter_type=new.filter_type,
+            topic_sys_flag=new.sys_flag,
             is_order=new.is_order,
             attributes=attributes,
         )
