@@ -151,7 +151,6 @@ def timed(handler: Handler, note: Callable[[Request, int, bool], None]) -> Handl
     return answer
 
 
-
 class Tell(NamedTuple):
     """A one-way request to a client."""
 

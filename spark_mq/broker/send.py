@@ -305,9 +305,7 @@ class SendMessageHandler:
         disk_use = disk_use_of(self._service)
         return remark(put.status, max_message_size=limit, timer=self._config.timer, disk_use=disk_use)
 
-    def _count(
-        self, request: Request, plan: PutPlan, put: PutMessageResult, queue_id: int, latency_ms: int
-    ) -> None:
+    def _count(self, request: Request, plan: PutPlan, put: PutMessageResult, queue_id: int, latency_ms: int) -> None:
         message = plan.message
         if self._metrics is not None:
             kind = message_type(properties_of(request.header))

@@ -58,7 +58,6 @@ class _Delivered(PutStatistics):
                 self._note(queues[code][0], sizes_bytes[queue_codes == code])
 
 
-
 class Duties:
     """The duties of one broker, from `start` to `close`."""
 

@@ -215,7 +215,9 @@ class MetricsSettings:
         pairs = [part.partition(":") for part in self.label.split(",") if part.strip()]
         for name, colon, value in pairs:
             rule = "labels are name:value,name:value, and a name has letters, digits and _"
-            is_label = bool(colon) and ":" not in value and re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", name.strip()) is not None
+            is_label = (
+                bool(colon) and ":" not in value and re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", name.strip()) is not None
+            )
             require(self, "label", rule, is_kept=is_label)
         return {name.strip(): value.strip() for name, _, value in pairs}
 

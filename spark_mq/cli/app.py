@@ -49,7 +49,9 @@ COMMANDS = {
     "query": Listed(READ_AND_WRITE, "messages.query", "Find messages by key or by id."),
     "consume": Listed(READ_AND_WRITE, "cluster.consume", "Join a consumer group and print its messages."),
     "produce": Listed(READ_AND_WRITE, "produce.produce", "Write a message for each line of standard input."),
-    "create-topic": Listed(READ_AND_WRITE, "topic_changes.create_topic", "Make a topic in a store or in a running cluster."),
+    "create-topic": Listed(
+        READ_AND_WRITE, "topic_changes.create_topic", "Make a topic in a store or in a running cluster."
+    ),
     "alter-topic": Listed(READ_AND_WRITE, "topic_changes.alter_topic", "Change a topic's queues or permission."),
     "delete-topic": Listed(READ_AND_WRITE, "topic_changes.delete_topic", "Delete a topic of a running cluster."),
     "reset-offset": Listed(

@@ -199,7 +199,9 @@ def exporter(
     stores = open_cluster(path or "", conf)
     try:
         names = {name: store.config.identity.broker_cluster_name for name, store in stores.stores.items()}
-        _run(Looks(StoreLag(stores, checkpoints=checkpoint or (), with_bytes=True), lambda: names), host, port, once=once)
+        _run(
+            Looks(StoreLag(stores, checkpoints=checkpoint or (), with_bytes=True), lambda: names), host, port, once=once
+        )
     finally:
         stores.close()
 

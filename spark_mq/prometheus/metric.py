@@ -1,8 +1,8 @@
 """A metric, its series, and sums that many threads add to. Java: the instruments of OpenTelemetry that RocketMQ's brokers use.
 
-    counters.add(MESSAGES_IN, ("TopicA", "normal", "false"), 32)       # once a put or a group of puts, not once a message
-    counters.observe_all(MESSAGE_SIZE, labels, sizes_bytes)            # a NumPy array
-    counters.families()                                                # what the page shows
+counters.add(MESSAGES_IN, ("TopicA", "normal", "false"), 32)       # once a put or a group of puts, not once a message
+counters.observe_all(MESSAGE_SIZE, labels, sizes_bytes)            # a NumPy array
+counters.families()                                                # what the page shows
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ class Counters:
         with self._lock:
             found = [family(metric, series.items()) for metric, series in self._sums.items() if series]
             found += [
-                family(metric, ((labels, Distribution(tuple(each.counts), each.sum)) for labels, each in series.items()))
+                family(
+                    metric, ((labels, Distribution(tuple(each.counts), each.sum)) for labels, each in series.items())
+                )
                 for metric, series in self._histograms.items()
                 if series
             ]

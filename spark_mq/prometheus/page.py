@@ -26,7 +26,9 @@ class PrometheusNotFoundError(ImportError):
     """prometheus_client is not installed."""
 
     def __init__(self) -> None:
-        super().__init__("prometheus_client is not installed: pip install 'spark_mq[metrics]'", name="prometheus_client")
+        super().__init__(
+            "prometheus_client is not installed: pip install 'spark_mq[metrics]'", name="prometheus_client"
+        )
 
 
 class Page:

@@ -39,6 +39,8 @@ EXPORTER_REQUESTS = _gauge("exporter_look_requests", "Requests to brokers and na
 EXPORTER_SECONDS = _gauge("exporter_look_seconds", "Duration of the last look")
 
 QUERY_METRICS: tuple[Metric, ...] = tuple(
-    value for value in list(globals().values()) if isinstance(value, Metric) and value.name.startswith("spark_mq_query_")
+    value
+    for value in list(globals().values())
+    if isinstance(value, Metric) and value.name.startswith("spark_mq_query_")
 )
 EXPORTER_METRICS: tuple[Metric, ...] = (LAG_BYTES, LAG_UNKNOWN, EXPORTER_UP, EXPORTER_REQUESTS, EXPORTER_SECONDS)

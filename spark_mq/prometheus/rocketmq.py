@@ -73,7 +73,9 @@ GROUP_CREATION = _histogram(
 
 # Clients
 
-PRODUCER_CONNECTIONS = _gauge("producer_connections", "Connections of producers", "language", "version", fixed=_REMOTING)
+PRODUCER_CONNECTIONS = _gauge(
+    "producer_connections", "Connections of producers", "language", "version", fixed=_REMOTING
+)
 CONSUMER_CONNECTIONS = _gauge(
     "consumer_connections",
     "Connections of consumers",

@@ -210,7 +210,9 @@ class QueryMetrics(LagListener):
         }
         for metric, series in values.items():
             yield family(metric, ((labels, value) for labels, value in series if value is not None))
-        failed = (((*labels, each.last_error_condition or ""), each.failures) for labels, each in of_query if each.failures)
+        failed = (
+            ((*labels, each.last_error_condition or ""), each.failures) for labels, each in of_query if each.failures
+        )
         yield family(names.QUERY_FAILURES, failed)
 
     def _figures_of(self, query: _Query) -> QueryFigures:

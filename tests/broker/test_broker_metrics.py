@@ -32,7 +32,9 @@ def shown(metrics: BrokerMetrics) -> MetricPage:
         ({"TIMER_DELAY_MS": "1"}, "delay"),
     ],
 )
-def test_the_type_of_a_message_is_that_of_its_properties_in_javas_order(properties: dict[str, str], expected: str) -> None:
+def test_the_type_of_a_message_is_that_of_its_properties_in_javas_order(
+    properties: dict[str, str], expected: str
+) -> None:
     assert message_type(properties) == expected
 
 

@@ -35,7 +35,9 @@ def test_a_broker_shows_what_it_took_and_gave_and_who_is_behind(tmp_path: Path) 
             taken = {"topic": "Topic", "message_type": "normal", "is_system": "false"}
             assert page.value("rocketmq_messages_in_total", **taken) == 30
             assert page.value("rocketmq_message_size_count", **taken) == 30
-            assert page.value("rocketmq_throughput_in_total", **taken) == page.value("rocketmq_message_size_sum", **taken)
+            assert page.value("rocketmq_throughput_in_total", **taken) == page.value(
+                "rocketmq_message_size_sum", **taken
+            )
             with PullConsumer(settings, "G") as consumer:
                 consumer.subscribe("Topic")
                 found: list[MessageExt] = []
@@ -53,7 +55,9 @@ def test_a_broker_shows_what_it_took_and_gave_and_who_is_behind(tmp_path: Path) 
                 consumer.poll(2_000, 1)
                 consumer.commit({result.queue: 0 for result in sent})
                 page = MetricPage.at(address)
-                assert page.value("rocketmq_consumer_lag_messages", consumer_group="Tagged") == 10, "the wanted tags alone"
+                assert page.value("rocketmq_consumer_lag_messages", consumer_group="Tagged") == 10, (
+                    "the wanted tags alone"
+                )
             labels = page.label_names["rocketmq_messages_in_total"]
             assert labels == {
                 *("topic", "message_type", "is_system", "cluster", "node_id", "node_type"),

@@ -25,7 +25,14 @@ from tests.support.metric_pages import MetricPage
 
 
 def queue_lag(
-    group: str, broker: str, queue_id: int, lag: int | None, age_ms: int | None, *, topic: str = "T", kind: str = "group"
+    group: str,
+    broker: str,
+    queue_id: int,
+    lag: int | None,
+    age_ms: int | None,
+    *,
+    topic: str = "T",
+    kind: str = "group",
 ) -> QueueLag:
     reader = Reader(group, kind)  # type: ignore[arg-type]
     return QueueLag(reader, QueueId(topic, broker, queue_id), 100, None, lag, None, age_ms, None, None, None)
@@ -62,7 +69,9 @@ def test_a_series_is_the_sum_of_a_brokers_queues_and_the_oldest_of_their_message
 
 
 def test_what_is_unknown_has_no_series_and_is_counted() -> None:
-    page = shown(report(queue_lag("G", "a", 0, None, None), queue_lag("H", "a", 0, None, None), queue_lag("H", "a", 1, 3, None)))
+    page = shown(
+        report(queue_lag("G", "a", 0, None, None), queue_lag("H", "a", 0, None, None), queue_lag("H", "a", 1, 3, None))
+    )
     name = "rocketmq_consumer_lag_messages"
     assert page.value(name, consumer_group="G") is None
     assert page.value(name, consumer_group="H") == 3
@@ -105,7 +114,9 @@ def test_scrapes_that_come_together_share_a_look_and_a_failed_one_says_that_noth
     now = [100.0]
     monkeypatch.setattr("spark_mq.cli.exporter.time.monotonic", lambda: now[0])
     broken = report(queue_lag("G", "a", 0, 4, 0), errors=(ClientError("b is gone"),))
-    looks = Looks(Answers(report(queue_lag("G", "a", 0, 5, 0)), ClientError("no name server"), broken), lambda: {"a": "C"})
+    looks = Looks(
+        Answers(report(queue_lag("G", "a", 0, 5, 0)), ClientError("no name server"), broken), lambda: {"a": "C"}
+    )
 
     def scrape() -> MetricPage:
         return MetricPage.of(Page(looks.families).text())
@@ -129,7 +140,9 @@ def test_a_stores_page_is_printed_once(fixture_store: Callable[[str], Fixture]) 
     page = MetricPage.of(done.stdout)
     assert page.value("spark_mq_exporter_up") == 1
     assert page.value("spark_mq_exporter_look_requests") == 0
-    groups = {sample.labels["consumer_group"] for sample in page.samples if sample.name == "rocketmq_consumer_lag_messages"}
+    groups = {
+        sample.labels["consumer_group"] for sample in page.samples if sample.name == "rocketmq_consumer_lag_messages"
+    }
     assert groups
 
 

@@ -32,4 +32,6 @@ def test_labels_with_one_value_have_apaches() -> None:
         for label, value in metric.fixed:
             found = {sample.labels[label] for sample in PAGE.samples if PAGE.metric_of(sample) == metric.name}
             assert found == {value}, metric.name
-    assert {sample.labels["otel_scope_name"] for sample in PAGE.samples if sample.name.startswith("rocketmq_")} == {SCOPE}
+    assert {sample.labels["otel_scope_name"] for sample in PAGE.samples if sample.name.startswith("rocketmq_")} == {
+        SCOPE
+    }

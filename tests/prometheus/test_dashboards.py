@@ -61,7 +61,11 @@ def faults_of(question: str) -> list[str]:
     of_all = [known[name][1] for name in _NAME.findall(question) if name in known]
     faults += [f"no label {label} to group by" for label in by if not any(label in labels for labels in of_all)]
     for name in _NAME.findall(question):
-        if name in known and known[name][0].kind is Kind.COUNTER and not re.search(r"rate\(|increase\(|label_values\(", question):
+        if (
+            name in known
+            and known[name][0].kind is Kind.COUNTER
+            and not re.search(r"rate\(|increase\(|label_values\(", question)
+        ):
             faults.append(f"{name} only grows: it needs rate or increase")
     return faults
 
@@ -96,4 +100,6 @@ def test_the_check_notices_a_wrong_name_a_wrong_label_and_a_counter_without_a_ra
     assert faults_of("sum(rocketmq_consumer_lag)") == ["rocketmq_consumer_lag is not served"]
     assert faults_of('rocketmq_topic_number{broker="b"}') == ["rocketmq_topic_number has no label broker"]
     assert faults_of("sum by (group) (rocketmq_topic_number)") == ["no label group to group by"]
-    assert faults_of("rocketmq_messages_in_total") == ["rocketmq_messages_in_total only grows: it needs rate or increase"]
+    assert faults_of("rocketmq_messages_in_total") == [
+        "rocketmq_messages_in_total only grows: it needs rate or increase"
+    ]

@@ -29,7 +29,9 @@ def start(spark: SparkSession, builder: StoreBuilder, tmp_path: Path) -> Iterato
     """`start(name, …)`: a query over the store, whose batches a function gets; stopped after the test."""
     started: list[StreamingQuery] = []
 
-    def begin(name: str, batch: Callable[..., object] = lambda frame, number: frame.count(), **options: str) -> StreamingQuery:
+    def begin(
+        name: str, batch: Callable[..., object] = lambda frame, number: frame.count(), **options: str
+    ) -> StreamingQuery:
         options = {"path": str(builder.root), "topic": "Topic", "startingOffsets": "earliest", **options}
         writer = spark.readStream.format("spark_mq").options(**options).load().writeStream.foreachBatch(batch)
         query = writer.queryName(name).option("checkpointLocation", str(tmp_path / name)).start()
@@ -54,7 +56,9 @@ def wait_for(spark: SparkSession, name: str, met: Callable[[Row], bool]) -> Row:
     return row
 
 
-def test_a_query_that_has_read_all_has_rates_and_no_lag(spark: SparkSession, start: Callable[..., StreamingQuery]) -> None:
+def test_a_query_that_has_read_all_has_rates_and_no_lag(
+    spark: SparkSession, start: Callable[..., StreamingQuery]
+) -> None:
     spark_mq.metrics(spark)
     query = start("reads")
     row = wait_for(spark, "reads", lambda row: row.batch_id == 0)

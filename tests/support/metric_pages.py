@@ -80,7 +80,9 @@ class MetricPage(NamedTuple):
     def values(self, name: str, **labels: str) -> dict[tuple[tuple[str, str], ...], float]:
         """The values of lines with that name and these labels, by their other labels; without those of the broker."""
         return {
-            tuple(sorted((key, text) for key, text in sample.labels.items() if key not in {*labels, *_OF_BROKER})): sample.value
+            tuple(
+                sorted((key, text) for key, text in sample.labels.items() if key not in {*labels, *_OF_BROKER})
+            ): sample.value
             for sample in self.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         }
