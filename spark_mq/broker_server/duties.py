@@ -26,7 +26,6 @@ from storage.service.put_service import PutService
 from storage.store import MessageStore
 from storage.tables.put_statistics import NO_QUEUE, PutStatistics
 
-
 TICK_MS = 100
 LEVELS_MS = 200
 TIMER_MS = 500

@@ -125,7 +125,6 @@ def _shown(
     metric: Metric, series: Iterable[tuple[tuple[str, ...], float | Distribution]], common: Mapping[str, str]
 ) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-    from prometheus_client.utils import floatToGoString
 
     outer = {**common, **dict(metric.fixed)}
     outer = {name: value for name, value in outer.items() if name not in metric.labels}
@@ -133,7 +132,7 @@ def _shown(
     values = tuple(outer.values())
     if metric.kind is Kind.HISTOGRAM:
         shown = HistogramMetricFamily(metric.name, metric.help, labels=names)
-        bounds = [*(floatToGoString(bound) for bound in metric.bounds), "+Inf"]
+        bounds = [*map(str, metric.bounds), "+Inf"]  # as Apache's brokers write them, or queries would not add them up
         for labels, value in series:
             assert isinstance(value, Distribution)
             shown.add_metric((*values, *labels), list(zip(bounds, value.cumulative, strict=True)), value.sum)

@@ -689,7 +689,7 @@ class Turns:
 
 
 class Shared:
-    """Made on the loop. `on_close` is called for each connection that has ended, `on_answered` for each answer; None: answers are not noted."""
+    """Made on the loop. `on_close` is called for each connection that has ended, `on_answered` for each answer."""
 
     def __init__(
         self, settings: ServerSettings, on_close: Callable[[Peer], None], on_answered: Answered | None = None

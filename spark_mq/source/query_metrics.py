@@ -260,7 +260,7 @@ class QueryMetrics(LagListener):
                 _LOG.warning("query %s: its lag is that of its last batch: %s", query.name or query.query_id, error)
                 query.close()
         columns = zip(*known, strict=True)
-        rows, sizes, ages, of_batch = ([value for value in column] for column in columns)
+        rows, sizes, ages, of_batch = (list(column) for column in columns)
         return _Behind(_sum(rows), _sum(sizes), None if None in ages else max(ages), _sum(of_batch))
 
 

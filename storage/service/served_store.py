@@ -340,7 +340,7 @@ class ServedStore:
     def count_wanted(
         self, topic: str, queue_id: int, start: int, end: int, wanted: MessageFilter, most_entries: int
     ) -> int:
-        """Number of messages of [start, end) that pass by tags codes and bit maps. Of more than `most_entries` it is an estimate by these.
+        """Number of messages of [start, end) that pass by tags codes and bit maps; of more than `most_entries`, an estimate by these.
 
         Java: ConsumeQueue.estimateMessageCount.
         """

@@ -174,7 +174,7 @@ def test_a_place_that_is_none_ends_the_command(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_is_named(fixture_store: Callable[[str], Fixture]) -> None:
-    with Page(lambda: []).serve("127.0.0.1", 0) as taken:
+    with Page(list).serve("127.0.0.1", 0) as taken:
         port = str(taken.address[1])
         done = CliRunner().invoke(app, ["exporter", str(fixture_store("clean").root), "--port", port])
     assert done.exit_code == 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from typer.testing import CliRunner
 
+from spark_mq.cli import app
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.message import Message, MessageExt
 from spark_mq.client.producer import Producer
@@ -42,7 +43,30 @@ class Outcome:
         return TransactionState.UNKNOWN
 
 
-def load(broker: RunningBroker, port: int) -> MetricPage:
+class Loaded(NamedTuple):
+    """What a broker said while its consumers were there."""
+
+    page: str
+    exported: str
+    """What our exporter says of it."""
+    progress: dict[str, int]
+    """By topic, what mqadmin says that group PULLING has not consumed."""
+
+
+def consumer_progress(oracle: Oracle, broker: RunningBroker) -> dict[str, int]:
+    """`mqadmin consumerProgress`: the column Diff, added up by topic."""
+    mqadmin = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    output = oracle.java(mqadmin, "consumerProgress", "-n", broker.name_server, "-g", PULLING)
+    found: dict[str, int] = {}
+    for line in output.splitlines():
+        words = line.split()
+        if len(words) > 5 and words[0] in (TOPIC, f"%RETRY%{PULLING}"):
+            found[words[0]] = found.get(words[0], 0) + int(words[5])
+    assert found, output
+    return found
+
+
+def load(oracle: Oracle, broker: RunningBroker, port: int) -> Loaded:
     """Messages of each type; one group that is behind, one by tags, one that gives up at once."""
     settings = ClientSettings((broker.name_server,))
     broker.make_topic(TOPIC, 2)
@@ -58,6 +82,7 @@ def load(broker: RunningBroker, port: int) -> MetricPage:
         producer.send(Message(TOPIC, b"ordered", properties={"__SHARDINGKEY": "k"}), queues[1])
         producer.send(Message(TOPIC, b"later", delay_level=1), queues[0])
         producer.send(Message("Timed", b"timed", deliver_time_ms=current_time_ms() + 40_000_000))
+        producer.send(Message("Timed", b"soon", deliver_time_ms=current_time_ms() + 3_000))
         with TransactionProducer(settings, "T", Outcome()) as transactions:
             transactions.send_in_transaction(Message(TOPIC, b"yes", "yes"))
             transactions.send_in_transaction(Message(TOPIC, b"no", "no"))
@@ -68,6 +93,7 @@ def load(broker: RunningBroker, port: int) -> MetricPage:
             "the delayed message is delivered",
             60,
         )
+        wait_until(lambda: MetricPage.at(page).value("rocketmq_timer_dequeue_total") == 1, "the timed one, too", 60)
 
         def fail(messages: list[MessageExt], context: Any) -> Any:
             raise RuntimeError("it fails")
@@ -85,9 +111,13 @@ def load(broker: RunningBroker, port: int) -> MetricPage:
             consumer.subscribe(TOPIC, expression)
             found: list[MessageExt] = []
             wait_until(lambda: found.extend(consumer.poll(500, 5)) or len(found) >= 5, "some are read", 60)  # noqa: B023
-            consumer.commit({queue: 5 for queue in queues})
+            consumer.commit(dict.fromkeys(queues, 5))
         wait_until(lambda: MetricPage.at(page).value("rocketmq_send_to_dlq_messages_total") == 1, "a dead letter", 60)
-        return MetricPage.at(page)
+        with urllib.request.urlopen(f"http://{page}/metrics") as answer:
+            text: str = answer.read().decode()
+        exported = CliRunner().invoke(app, ["exporter", "-n", broker.name_server, "--once"])
+        assert exported.exit_code == 0, exported.output
+        return Loaded(text, exported.stdout, consumer_progress(oracle, broker))
 
 
 class Pages(NamedTuple):
@@ -95,10 +125,11 @@ class Pages(NamedTuple):
 
     apaches: MetricPage
     ours: MetricPage
+    loaded: tuple[Loaded, ...]
 
 
 @pytest.fixture(scope="module")
-def pages(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+def pages(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Pages:
     ours = Oracle(tmp_path_factory.mktemp("ours-"), is_ours=True)
     found = []
     for servers in (oracle, ours):
@@ -117,11 +148,11 @@ def pages(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
                     timerWheelEnable="true",
                 )
             )
-            found.append(load(broker, port))
-            if servers is oracle and os.environ.get(RENEW) and RELEASE == "5.3.3":
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-                    CAPTURE.write_bytes(answer.read())
-    yield Pages(*found)
+            found.append(load(oracle, broker, port))
+    if os.environ.get(RENEW) and RELEASE == "5.3.3":
+        CAPTURE.write_text(found[0].page, "utf-8")
+    apaches, ours = (MetricPage.of(each.page) for each in found)
+    return Pages(apaches, ours, tuple(found))
 
 
 def ours_to_have(names: dict[str, Any]) -> dict[str, Any]:
@@ -167,3 +198,19 @@ def test_histograms_have_the_same_buckets(pages: Pages) -> None:
 )
 def test_the_values_are_the_same(pages: Pages, name: str) -> None:
     assert pages.ours.values(name) == pages.apaches.values(name)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["Apache's broker", "our broker"])
+def test_the_exporter_says_of_a_broker_what_it_and_mqadmin_say(pages: Pages, number: int) -> None:
+    loaded, name = pages.loaded[number], "rocketmq_consumer_lag_messages"
+    exported, own = MetricPage.of(loaded.exported), MetricPage.of(loaded.page)
+    lag = {topic: exported.value(name, consumer_group=PULLING, topic=topic) for topic in loaded.progress}
+    assert lag == loaded.progress
+    assert loaded.progress[TOPIC] == own.value(name, consumer_group=PULLING, topic=TOPIC)
+    assert exported.types[name] == own.types[name]
+    labels = exported.label_names[name] | {"otel_scope_name", "zone"}
+    assert labels == own.label_names[name]
+    sample = next(each for each in exported.samples if each.name == name)
+    assert (sample.labels["cluster"], sample.labels["node_id"]) == ("LabCluster", "broker-lab")
+    assert (exported.value("rocketmq_consumer_lag_latency_milliseconds", consumer_group=PULLING, topic=TOPIC) or 0) > 0
+    assert exported.value("spark_mq_exporter_up") == 1

@@ -10,6 +10,7 @@ from typing import NamedTuple
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: \d+)?")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _PARTS = ("_bucket", "_sum", "_count")
+_UNITS = ("_milliseconds", "_seconds", "_bytes")
 
 
 class Sample(NamedTuple):
@@ -21,7 +22,7 @@ class Sample(NamedTuple):
 
 
 class MetricPage(NamedTuple):
-    """A page. `types` are by the metric's name, as its lines TYPE say."""
+    """A page. `types` are by the metric's name, as its lines TYPE say; Apache's lines (5.3.3) leave the unit out of it."""
 
     types: Mapping[str, str]
     samples: tuple[Sample, ...]
@@ -46,19 +47,24 @@ class MetricPage(NamedTuple):
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
             return cls.of(answer.read().decode())
 
+    def type_of(self, metric: str) -> str | None:
+        """The type of a metric by the name that its series have."""
+        names = (metric, *(metric.removesuffix(unit) for unit in _UNITS))
+        return next((self.types[name] for name in names if name in self.types), None)
+
     def metric_of(self, sample: Sample) -> str:
         """The metric that a line belongs to."""
         for part in _PARTS:
             base = sample.name.removesuffix(part)
-            if base != sample.name and self.types.get(base) == "histogram":
+            if base != sample.name and self.type_of(base) == "histogram":
                 return base
         return sample.name
 
     @property
     def shown_types(self) -> dict[str, str]:
         """The type of each of RocketMQ's metrics that has a series."""
-        shown = {self.metric_of(sample) for sample in self.samples}
-        return {name: kind for name, kind in self.types.items() if name in shown and name.startswith("rocketmq_")}
+        shown = sorted({self.metric_of(sample) for sample in self.samples})
+        return {name: self.type_of(name) or "untyped" for name in shown if name.startswith("rocketmq_")}
 
     @property
     def label_names(self) -> dict[str, frozenset[str]]:

@@ -26,8 +26,8 @@ TIMEOUT_S = 900
 HEAD = f"""\
 # Pythons and dependencies
 
-`make test-versions` installs the package and its extras `fast`, `s3`, `rocksdb`, `archive`, `acl` and `metrics`, without Spark, for each Python,
-with the lowest versions that `pyproject.toml` allows and that have a wheel for that Python, and with the newest ones. It runs these
+`make test-versions` installs the package and its extras `fast`, `s3`, `rocksdb`, `archive`, `acl` and `metrics`, without Spark, for each
+Python, with the lowest versions that `pyproject.toml` allows and that have a wheel for that Python, and with the newest ones. It runs these
 without the slow tests:
 {", ".join(f"`{place}`" for place in QUICK)}.
 

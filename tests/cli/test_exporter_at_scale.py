@@ -1,0 +1,48 @@
+"""What a look at 100 topics and 100 groups costs: requests, and this process' processor time."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_mq.cli.exporter import Looks
+from spark_mq.client.settings import ClientSettings
+from spark_mq.lag.of_cluster import ClusterLag
+from spark_mq.prometheus.page import Page
+from storage import open_store
+from storage.files.local_file_system import LocalFileSystem
+from storage.tables.offline_changes import write_group_offsets
+from tests.broker_server.test_running_broker import running
+from tests.support.java_broker import free_ports
+from tests.support.metric_pages import MetricPage
+from tests.support.own_servers import our_name_server
+
+pytestmark = pytest.mark.long
+COUNT = 100
+
+
+def test_a_look_at_a_hundred_topics_and_groups_takes_three_requests_and_those_for_ages(
+    tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    root = tmp_path / "store"
+    topics = [f"Topic{number}" for number in range(COUNT)]
+    with open_store(root, read_only=False, create=True) as store:
+        for topic in topics:
+            for queue_id in range(4):
+                store.put(topic, b"x", queue_id=queue_id)
+    offsets = {(topic, queue_id): 1 for topic in topics for queue_id in range(4)}
+    for number in range(COUNT):
+        own = offsets | {("Topic0", 0): 0} if number < 10 else offsets
+        write_group_offsets(str(root), f"Group{number}", own, now_ms=1, file_system=LocalFileSystem())
+    with our_name_server(tmp_path) as names, running(root, free_ports(), names.address):
+        with ClusterLag(ClientSettings((names.address,))) as lag:
+            looks = Looks(lag, lambda: {"b": "DefaultCluster"})
+            looks.look()
+            began = time.process_time()
+            page = MetricPage.of(Page(looks.look).text())
+            record_property("processor seconds", time.process_time() - began)
+    assert len(page.values("rocketmq_consumer_lag_messages")) == COUNT * COUNT
+    assert page.value("rocketmq_consumer_lag_messages") == 10
+    assert page.value("spark_mq_exporter_look_requests") == 3, "the ages are known from the first look"
