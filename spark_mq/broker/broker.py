@@ -117,17 +117,16 @@ class Broker:
         access: AccessRules | None = None,
         is_slave: bool = False,
         server: ServerFacts | None = None,
-        metrics: BrokerMetrics | None = None,
     ) -> None:
         """`wake` is called, by any thread, when there are events to be taken; it must be quick. `clock` gives milliseconds,
         `steady` gives monotonic milliseconds, for silence and waiting;
         `memory_bytes` is the machine's (None: ask it). `access` says what must be signed; the server checks it.
         `is_slave`: it takes no messages, and gives some where slaveReadEnable. `server` knows what only the server around it does.
-        `metrics` count for a page that the server shows; None: nothing is counted for it.
 
         Raises StateFileError where a table of the store cannot be read, OSError.
         """
         settings, config = service.settings, service.config
+        facts = server or ServerFacts()
         store = BrokerStore(service, clock=clock, memory_bytes=memory_bytes, is_slave=is_slave)
         known_filters = service.state(FILTERS_FILE, ConsumerFilterTable.load)
         filters = ConsumerFilters(
@@ -148,10 +147,10 @@ class Broker:
             offsets=offsets,
             pulls=Pulls(config.pull),
             traffic=Traffic(
-                PutStatistics(settings.broker_name, settings.cluster), settings.cluster, service.times, metrics
+                PutStatistics(settings.broker_name, settings.cluster), settings.cluster, service.times, facts.metrics
             ),
             access=AccessEntries(service, access or AccessRules()),
-            server=server or ServerFacts(),
+            server=facts,
         )
         store.on_settings_changed += (self._configure, self.parts.clients.configure, self.parts.pulls.configure)
         self._wake = wake

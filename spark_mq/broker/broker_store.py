@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from spark_mq.broker.broker_metrics import BrokerMetrics
 from spark_mq.broker.broker_settings import changed_text, with_settings
 from spark_mq.broker.group_offsets import with_own_groups
 from spark_mq.broker.request_table import Pool
@@ -48,6 +49,8 @@ class ServerFacts:
     """The address for slaves."""
     store_reopened: str | None = None
     """When the store was opened again after a failure, and after which."""
+    metrics: BrokerMetrics | None = None
+    """What counts for the page of metrics that the server shows; None: it shows none, and nothing is counted for it."""
 
     def pool_load(self, pool: Pool) -> tuple[int, int]:
         """The number of requests that wait for a pool, and the wait of the first one in ms."""

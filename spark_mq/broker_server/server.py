@@ -148,12 +148,12 @@ class RunningBroker:
             configuration.server, configuration.tls, on_close=self._peer_left, on_answered=answers_of(metrics)
         )
         self._facts = _Facts(self)
+        self._facts.metrics = metrics
         self.broker = Broker(
             service,
             wake=self._wake,
             access=configuration.access.rules,
             is_slave=is_slave,
-            metrics=metrics,
             server=self._facts,
         )
         """The broker that answers."""

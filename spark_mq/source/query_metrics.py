@@ -217,7 +217,8 @@ class QueryMetrics(LagListener):
 
     def _figures_of(self, query: _Query) -> QueryFigures:
         progress, failure = query.progress, query.last_failure
-        behind, rates = _UNKNOWN, (None, None, None)
+        behind = _UNKNOWN
+        rates: tuple[float | None, float | None, float | None] = (None, None, None)
         if progress is not None:
             behind = self._behind(query, progress)
             duration_s = max(1, progress.batchDuration) / 1_000

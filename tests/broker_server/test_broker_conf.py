@@ -78,4 +78,12 @@ def test_each_line_has_an_effect(name: str, value: str) -> None:
 
 
 def test_configuration_has_no_part_that_is_not_looked_at() -> None:
-    assert {each.name for each in fields(Configuration)} == {"store", "process", "server", "tls", "access", "group"}
+    assert {each.name for each in fields(Configuration)} == {
+        "store",
+        "process",
+        "server",
+        "tls",
+        "access",
+        "group",
+        "metrics",
+    }
