@@ -12,7 +12,7 @@ Java: DefaultMessageStore.getMessage, getMinOffsetInQueue, getOffsetInQueueByTim
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +48,7 @@ from storage.store import MessageStore
 
 _T = TypeVar("_T")
 _LOOKS = 20
+_PLACES_TOGETHER = 512
 _HEADER = HEADERS[0]
 
 
@@ -247,6 +248,36 @@ class ServedStore:
         """Store time of the message at a queue offset; −1 if there is none."""
         position = self._look(topic, queue_id, lambda: self._position(topic, queue_id, offset))
         return -1 if position is None else position.store_time_ms
+
+    def store_times(self, places: Collection[tuple[str, int, int]]) -> dict[tuple[str, int, int], int]:
+        """Store times of the messages at these topics, queues and queue offsets; −1 if there is none. Many together cost little."""
+        listed, found = list(places), dict.fromkeys(places, -1)
+        for start in range(0, len(listed), _PLACES_TOGETHER):
+            part = listed[start : start + _PLACES_TOGETHER]
+            try:
+                found |= self._store_times(part)
+            except OffsetOutOfRangeError:  # files have expired meanwhile: one by one, which lists them anew
+                found |= {place: self.store_time(*place) for place in part}
+        return found
+
+    def _store_times(self, places: Sequence[tuple[str, int, int]]) -> dict[tuple[str, int, int], int]:
+        with self._lock:
+            there: list[tuple[str, int, int]] = []
+            queues: list[ConsumeQueue] = []
+            for place in places:
+                topic, queue_id, offset = place
+                if 0 <= offset < self.maximum(topic, queue_id):
+                    self._see_queue(topic, queue_id)
+                    if (queue := self._queues.get(topic, queue_id)) is not None:
+                        there.append(place)
+                        queues.append(queue)
+            offsets = [offset for _, _, offset in there]
+            positions = read_positions(queues, offsets, self._log, self._ends.dispatched_end)
+        return {
+            place: position.store_time_ms
+            for place, position in zip(there, positions, strict=True)
+            if position is not None
+        }
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Store time of the queue's first message; −1 if there is none. Java: getEarliestMessageTime."""
