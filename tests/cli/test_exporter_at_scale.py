@@ -24,9 +24,11 @@ COUNT = 100
 def test_a_look_at_a_hundred_topics_and_groups_takes_three_requests_and_those_for_ages(
     tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
-    root = tmp_path / "store"
+    servers = Oracle(tmp_path / "servers", is_ours=True)  # processes of their own: this one's time is the exporter's
+    root, conf = tmp_path / "store", tmp_path / "broker.conf"
+    conf.write_text(servers.broker_conf(root, "127.0.0.1:1", 1), "utf-8")
     topics = [f"Topic{number}" for number in range(COUNT)]
-    with open_store(root, read_only=False, create=True) as store:
+    with open_store(root, config=str(conf), read_only=False, create=True) as store:
         for topic in topics:
             for queue_id in range(4):
                 store.put(topic, b"x", queue_id=queue_id)
@@ -34,7 +36,6 @@ def test_a_look_at_a_hundred_topics_and_groups_takes_three_requests_and_those_fo
     for number in range(COUNT):
         own = offsets | {("Topic0", 0): 0} if number < 10 else offsets
         write_group_offsets(str(root), f"Group{number}", own, now_ms=1, file_system=LocalFileSystem())
-    servers = Oracle(tmp_path / "servers", is_ours=True)  # processes of their own: this one's time is the exporter's
     with (
         servers.namesrv() as name_server,
         servers.broker(root, name_server),
