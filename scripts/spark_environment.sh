@@ -38,7 +38,7 @@ if ! [ -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
         | grep -vE '^(pyspark|delta-spark|py4j|grpcio|grpcio-status|googleapis-common-protos|protobuf)==' >"$locked"
     install() { "$uv" pip install --quiet --no-config --python "$venv/bin/python" --constraint "$locked" "$@"; }
     install --group pyproject.toml:dev "pyspark[sql,connect] @ file://$wheel" importlib-metadata \
-        --editable '.[spark,fast,s3,rocksdb,archive,acl]'
+        --editable '.[spark,fast,s3,rocksdb,archive,acl,metrics]'
     install --no-deps "$(sed -n 's/^\(delta-spark==[^ ;\\]*\).*/\1/p' requirements.lock)"
     printf '%s\n' "$wanted" >"$stamp"
 fi

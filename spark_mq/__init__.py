@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from spark_mq.sink.writers import send_back
     from spark_mq.source.lag import QueueLag, queue_lags, skipped_commits, source_metrics, total_lag
     from spark_mq.source.listener import LagListener, LagReport
+    from spark_mq.source.query_metrics import metrics, serve_metrics
 
 __all__ = [
     "LagListener",
@@ -67,9 +68,11 @@ __all__ = [
     "QueueLag",
     "__version__",
     "build_session",
+    "metrics",
     "queue_lags",
     "register",
     "send_back",
+    "serve_metrics",
     "skipped_commits",
     "source_metrics",
     "total_lag",
@@ -96,9 +99,11 @@ if not TYPE_CHECKING:
     _LAZY = {
         "LagListener": "source.listener",
         "LagReport": "source.listener",
+        "metrics": "source.query_metrics",
         "QueueLag": "source.lag",
         "queue_lags": "source.lag",
         "send_back": "sink.writers",
+        "serve_metrics": "source.query_metrics",
         "skipped_commits": "source.lag",
         "source_metrics": "source.lag",
         "total_lag": "source.lag",

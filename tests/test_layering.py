@@ -44,16 +44,17 @@ ROOMS = {
     "hand_over": "words files tables rules batch facade transaction",
     "remoting": "words format",
     "dledger": "words format files",
+    "prometheus": "words",
     "access": "words format rules remoting",
     "client": "words format rules remoting",
     "remoting_server": "words files settings rules remoting dledger access client",
     "namesrv": "words format files tables rules remoting remoting_server",
     "controller": "words format files rules remoting dledger remoting_server",
     "conditions": "words files client",
-    "broker": "words format files settings log tables rules facade service transaction remoting access client",
+    "broker": "words format files settings log tables rules facade service transaction remoting prometheus access client",
     "broker_server": "words format files settings log tables rules put batch facade service ha delay transaction hand_over remoting "
-    "dledger access client remoting_server broker",
-    "source": "words format files settings log queues tables rules facade hand_over remoting client conditions",
+    "dledger prometheus access client remoting_server broker",
+    "source": "words format files settings log queues tables rules facade hand_over remoting prometheus client conditions",
     "sink": "words format files settings log tables rules put batch facade transaction hand_over remoting "
     "client conditions broker source",
     "archive": "words files conditions source",
@@ -62,7 +63,7 @@ ROOMS = {
     "jobs": "words format files settings log tables dispatch rules recovery facade delay transaction conditions source sink archive "
     "spark_mq",
     "cli": "words format files settings tables dispatch rules put batch recovery facade service ha hand_over remoting "
-    "client remoting_server namesrv controller conditions broker_server source lag spark_mq jobs",
+    "client remoting_server namesrv controller conditions broker_server source lag prometheus spark_mq jobs",
 }
 """From the ground up: a room's row names only rooms above its own line, so there is no circle."""
 

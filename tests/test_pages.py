@@ -39,6 +39,7 @@ RUN_TOGETHER = tuple(page for page in PAGES if page != RECIPES and any(each.reas
 SHOWN = {
     "README.md": ["|queue_id|queue_offset|", "Batch: 0", "|TopicA|  600|", "|orders|    2|"],
     "docs/install.md": [],
+    "docs/metrics.md": ["|lag_rows|oldest_unread_ms|", "http://127.0.0.1:"],
     "docs/reading.md": ["TopicA broker-lab 0 0 0 0", "Total(rows=0, bytes=0, time_ms=0)", "10 messages, "],
     "docs/spark-traps.md": [],
     "docs/writing.md": ["PutResult(topic='orders'"],

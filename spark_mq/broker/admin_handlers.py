@@ -35,7 +35,7 @@ from storage.errors import ConfigurationError, StateFileError
 from storage.files.local_file_system import disk_room_bytes, disk_used_percent
 from storage.format.delay import CHECKPOINT, SCHEDULE_TOPIC
 from storage.format.fastjson import to_text
-from storage.format.record import decode_offset_message_id, decode_record
+from storage.format.record import decode_offset_message_id
 from storage.rules.response_codes import ResponseCode
 from storage.settings.java_settings import refusal_of_change
 from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
@@ -301,7 +301,7 @@ def runtime_info(
         **_totals("Get", traffic.totals[1]),
         "dispatchBehindBytes": str(max(0, served.log_end - service.dispatched_end)),
         "pageCacheLockTimeMills": str(service.held_ms),
-        "earliestMessageTimeStamp": str(_earliest(store)),
+        "earliestMessageTimeStamp": str(store.earliest_store_time_ms()),
         "startAcceptSendRequestTimeStamp": str(store.config.send.start_accept_send_request_time_stamp),
         "timerReadBehind": "0",
         "timerOffsetBehind": "0",
@@ -368,12 +368,6 @@ def _used(path: str) -> float:
     """The used share of the disk, 0 to 1; −1 if it is not known."""
     used = disk_used_percent(path)
     return used / 100 if used >= 0 else used
-
-
-def _earliest(store: BrokerStore) -> int:
-    record = store.served.record_at(store.served.log_minimum)
-    found = None if record is None else decode_record(record)
-    return getattr(found, "store_time_ms", -1)
 
 
 def _readable(size_bytes: int) -> str:

@@ -22,10 +22,12 @@ from typing import NamedTuple
 from spark_mq.access.users import AccessRules
 from spark_mq.broker.access_handlers import AccessEntries, AccessHandlers
 from spark_mq.broker.admin_handlers import AdminHandlers, ReplicaHandlers
+from spark_mq.broker.broker_metrics import BrokerMetrics
 from spark_mq.broker.broker_store import BrokerStore, ServerFacts
 from spark_mq.broker.client_handlers import AssignmentHandlers, ClientHandlers
 from spark_mq.broker.client_tables import Clients
 from spark_mq.broker.consumer_filters import ConsumerFilters
+from spark_mq.broker.gauges import BrokerGauges
 from spark_mq.broker.group_handlers import GroupHandlers
 from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.held_pulls import Pulls
@@ -124,6 +126,7 @@ class Broker:
         Raises StateFileError where a table of the store cannot be read, OSError.
         """
         settings, config = service.settings, service.config
+        facts = server or ServerFacts()
         store = BrokerStore(service, clock=clock, memory_bytes=memory_bytes, is_slave=is_slave)
         known_filters = service.state(FILTERS_FILE, ConsumerFilterTable.load)
         filters = ConsumerFilters(
@@ -143,9 +146,11 @@ class Broker:
             clients=Clients(config.clients, filters, clock=clock, steady=steady),
             offsets=offsets,
             pulls=Pulls(config.pull),
-            traffic=Traffic(PutStatistics(settings.broker_name, settings.cluster), settings.cluster, service.times),
+            traffic=Traffic(
+                PutStatistics(settings.broker_name, settings.cluster), settings.cluster, service.times, facts.metrics
+            ),
             access=AccessEntries(service, access or AccessRules()),
-            server=server or ServerFacts(),
+            server=facts,
         )
         store.on_settings_changed += (self._configure, self.parts.clients.configure, self.parts.pulls.configure)
         self._wake = wake
@@ -176,6 +181,13 @@ class Broker:
             **AccessHandlers(access).table(),
             **({} if access.plain is None else PlainAccessHandlers(access.plain, store).table()),
         }
+
+    def gauges(self, metrics: BrokerMetrics) -> BrokerGauges:
+        """What the page of metrics shows."""
+        parts = self.parts
+        return BrokerGauges(
+            parts.store, parts.clients, parts.offsets, parts.server, metrics, self._messages.half_messages
+        )
 
     def _configure(self, config: StoreConfig) -> None:
         with self.parts.clients.lock:

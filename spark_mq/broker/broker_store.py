@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from spark_mq.broker.broker_metrics import BrokerMetrics
 from spark_mq.broker.broker_settings import changed_text, with_settings
 from spark_mq.broker.group_offsets import with_own_groups
 from spark_mq.broker.request_table import Pool
@@ -16,6 +17,7 @@ from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.administration import HaConnectionInfo
 from spark_mq.remoting.controllers import EpochEntryCache
 from storage.errors import StateFileError
+from storage.format.record import decode_record
 from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import BUILT_IN_GROUPS, host_of
 from storage.rules.retries import find_group
@@ -47,6 +49,8 @@ class ServerFacts:
     """The address for slaves."""
     store_reopened: str | None = None
     """When the store was opened again after a failure, and after which."""
+    metrics: BrokerMetrics | None = None
+    """What counts for the page of metrics that the server shows; None: it shows none, and nothing is counted for it."""
 
     def pool_load(self, pool: Pool) -> tuple[int, int]:
         """The number of requests that wait for a pool, and the wait of the first one in ms."""
@@ -75,6 +79,10 @@ class ServerFacts:
 
     def unsupported(self) -> Mapping[int, int]:
         """By code, how many requests were answered that they are not supported."""
+        return {}
+
+    def timing_counts(self) -> Mapping[str, int]:
+        """How many messages of each topic wait in the timer."""
         return {}
 
     def epochs(self) -> EpochEntryCache | None:
@@ -206,6 +214,12 @@ class BrokerStore:
             return None
         count = found.read_queue_count if found.perm & self.permission & PERM_READ else 0
         return [MessageQueue(topic, self.broker_name, queue_id) for queue_id in range(count)]
+
+    def earliest_store_time_ms(self) -> int:
+        """Store time of the log's first message; −1 if there is none. Java: DefaultMessageStore.getEarliestMessageTime."""
+        record = self.served.record_at(self.served.log_minimum)
+        found = None if record is None else decode_record(record)
+        return getattr(found, "store_time_ms", -1)
 
     def find_group(self, name: str) -> SubscriptionGroupConfig | None:
         """The group's entry, made and saved where the broker may make it. Raises OSError."""

@@ -218,6 +218,11 @@ class ConsumerTable:
                 return found
         return None
 
+    def subscriptions(self, name: str) -> Mapping[str, SubscriptionData]:
+        """By topic, what a group subscribes to, as its heartbeat or else its pulls say. Java: getConsumerGroupInfo(group, true)."""
+        group = self.groups.get(name) or self._pulled.get(name)
+        return {} if group is None else group.subscriptions
+
     def subscription_count(self, name: str) -> int:
         """Number of topics that the group subscribes to by heartbeat."""
         group = self.groups.get(name)

@@ -17,11 +17,13 @@ import logging
 import re
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from enum import Enum
 
 import numpy as np
 
+from spark_mq.broker.broker_metrics import BrokerMetrics
 from spark_mq.broker.put_plan import PutRules, plan_inner, put_result, state_now
 from spark_mq.broker.requests import UNSET, Turns, Verdict
 from spark_mq.remoting.messages import EndTransactionRequest
@@ -193,12 +195,20 @@ class TransactionEnder:
     and of op messages those that others have written since this ender last looked.
     """
 
-    def __init__(self, service: PutService, now_ms: int, *, statistics: PutStatistics | None = None) -> None:
+    def __init__(
+        self,
+        service: PutService,
+        now_ms: int,
+        *,
+        statistics: PutStatistics | None = None,
+        metrics: BrokerMetrics | None = None,
+    ) -> None:
         """`statistics` are those of the sends to the same store."""
         rules, settings = service.config.transaction, service.settings
         self.state = BrokerState()
         """Whether anything is ended; the broker sets it."""
         self.statistics = statistics or PutStatistics(settings.broker_name, settings.cluster)
+        self._metrics = metrics
         self._service = service
         self._config = service.config
         self._writer = service.store.writer
@@ -250,7 +260,23 @@ class TransactionEnder:
                 if ending is Ending.ROLLBACK:
                     unavailable = PutStatus.SERVICE_NOT_AVAILABLE
                     return put_answer(unavailable, self._config, self._service.settings.max_message_size)
+            self._note_end(half, ending, now_ms)
         return verdict
+
+    def _note_end(self, half: Message, ending: Ending, now_ms: int) -> None:
+        if self._metrics is None:
+            return
+        topic = half.properties.get(REAL_TOPIC, "")
+        if ending is Ending.COMMIT:
+            self._metrics.committed(topic, max(0, now_ms - half.born_time_ms) // 1_000)
+        elif ending is Ending.ROLLBACK:
+            self._metrics.rolled_back(topic)
+
+    @property
+    def ended(self) -> Mapping[str, int]:
+        """By real topic, a negative number: transactions that were ended since the start."""
+        with self._lock:
+            return dict(self._counts)
 
     def configure(self, config: StoreConfig) -> None:
         """An operator has changed settings: these hold from now on."""

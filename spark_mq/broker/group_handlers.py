@@ -12,7 +12,7 @@ from spark_mq.broker.broker_store import BrokerStore
 from spark_mq.broker.client_tables import Clients, KnownClient, subscriptions_by_topic
 from spark_mq.broker.entries import AttributeRefusedError, changed_attributes, page_of
 from spark_mq.broker.group_offsets import GroupOffsets
-from spark_mq.broker.requests import Handler, Request
+from spark_mq.broker.requests import Handler, Request, timed
 from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import RemotingCommand, RequestCode, read_body
 from spark_mq.remoting.administration import (
@@ -57,8 +57,8 @@ class GroupHandlers:
         """Handlers by request code."""
         code = RequestCode
         return {
-            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
-            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._timed(self.update),
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._timed(self.update_list),
             code.DELETE_SUBSCRIPTIONGROUP: self.delete,
             code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
             code.GET_SUBSCRIPTIONGROUP_CONFIG: self.config,
@@ -69,6 +69,13 @@ class GroupHandlers:
             code.QUERY_TOPICS_BY_CONSUMER: self.topics_of,
             code.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
         }
+
+    def _timed(self, handler: Handler) -> Handler:
+        """The handler, with its duration in the broker's metrics if there are any."""
+        if (metrics := self._traffic.metrics) is None:
+            return handler
+
+        return timed(handler, lambda _, took_ms, is_done: metrics.groups_changed(took_ms, is_done=is_done))
 
     def update(self, request: Request) -> RemotingCommand:
         """200."""

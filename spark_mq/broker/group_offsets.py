@@ -97,6 +97,10 @@ class GroupOffsets:
         """By queue id; empty where the group has none."""
         return self._offsets.get((topic, group), {})
 
+    def places(self) -> set[tuple[str, int, int]]:
+        """Topic, queue and offset of all groups, each once."""
+        return {(topic, *each) for (topic, _), queues in self._offsets.items() for each in queues.items()}
+
     def clone(self, source: str, destination: str, topic: str) -> None:
         """A group's offsets of a topic become another's; nothing where it has none."""
         if (found := self._offsets.get((topic, source))) is not None:

@@ -31,6 +31,7 @@ from storage.rules.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
 from storage.service.served_store import ServedStore
 from storage.transaction.check_plan import CheckRules
 from storage.transaction.discard import redrive_one
+from storage.transaction.progress import METRICS_FILE, TransactionCounts
 
 _PUSH_MS = 10_000
 _MOST_QUERIED = 64
@@ -50,10 +51,14 @@ class MessageHandlers:
         self._traffic = traffic
         service, clock = store.service, store.clock
         self.sender = SendMessageHandler(
-            service, statistics=traffic.puts, clock=clock, holds_order_lock=self._holds_lock
+            service,
+            statistics=traffic.puts,
+            metrics=traffic.metrics,
+            clock=clock,
+            holds_order_lock=self._holds_lock,
         )
-        self.returner = SendBackHandler(service, statistics=traffic.puts, clock=clock)
-        self.ender = TransactionEnder(service, clock(), statistics=traffic.puts)
+        self.returner = SendBackHandler(service, statistics=traffic.puts, metrics=traffic.metrics, clock=clock)
+        self.ender = TransactionEnder(service, clock(), statistics=traffic.puts, metrics=traffic.metrics)
         for handler in (self.sender, self.returner, self.ender):
             handler.state = replace(handler.state, is_slave=store.is_slave)
             store.on_settings_changed.append(handler.configure)
@@ -77,6 +82,15 @@ class MessageHandlers:
         """Whether messages are taken."""
         for handler in (self.sender, self.returner, self.ender):
             handler.state = replace(handler.state, is_writable=is_writable)
+
+    def half_messages(self) -> Mapping[str, int]:
+        """Half messages without an end, by their real topic. Raises StateFileError. Java: TransactionMetrics.getTransactionCounts."""
+        known = self._store.service.state(METRICS_FILE, TransactionCounts.load) or TransactionCounts()
+        counts = dict(known.counts)
+        for changes in (self.sender.prepared, self.ender.ended):
+            for topic, change in changes.items():
+                counts[topic] = counts.get(topic, 0) + change
+        return counts
 
     def _holds_lock(self, group: str) -> bool:
         with self._clients.lock:

@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -457,6 +458,7 @@ class ProgressHandlers:
         """317: of all groups. Departure: of all queues that are read, as 208 says; Java counts those that are written."""
         header: BrokerConsumeStatsRequest = request.header
         found, behind, in_flight = [], 0, 0
+        times = self._last_times()
         for group in self._store.groups:
             with self._clients.lock:
                 topics = self._offsets.topics_of(group)
@@ -465,7 +467,7 @@ class ProgressHandlers:
                 config = self._store.topics.get(topic)
                 if config is None or (header.is_order and not config.order) or not self._is_subscribed(group, topic):
                     continue
-                offsets = self._wrappers(group, config, config.read_queue_count, with_pulls=False)
+                offsets = self._wrappers(group, config, config.read_queue_count, with_pulls=False, times=times)
                 stats.append(ConsumeStats(offset_table=offsets, consume_tps=self._rate(group, topic)))
                 behind += sum(each.broker_offset - each.consumer_offset for each in offsets.values())
                 in_flight += sum(each.pull_offset - each.consumer_offset for each in offsets.values())
@@ -478,6 +480,14 @@ class ProgressHandlers:
         )
         return request.answer(body=body)
 
+    def _last_times(self) -> Mapping[tuple[str, int, int], int]:
+        """Store times of the last messages that any group has consumed, by topic, queue and queue offset."""
+        with self._clients.lock:
+            places = self._offsets.places()
+        return self._store.served.store_times(
+            {(topic, queue_id, offset - 1) for topic, queue_id, offset in places if offset > 0}
+        )
+
     def _is_subscribed(self, group: str, topic: str) -> bool:
         """Whether the group subscribes to the topic, as far as anything is known of it."""
         with self._clients.lock:
@@ -489,8 +499,15 @@ class ProgressHandlers:
             return self._traffic.per_second("GROUP_GET_NUMS", f"{topic}@{group}")
 
     def _wrappers(
-        self, group: str, topic: TopicConfig, queue_count: int, *, with_pulls: bool
+        self,
+        group: str,
+        topic: TopicConfig,
+        queue_count: int,
+        *,
+        with_pulls: bool,
+        times: Mapping[tuple[str, int, int], int] = MappingProxyType({}),
     ) -> dict[MessageQueue, OffsetWrapper]:
+        """`times` are store times that are known, by topic, queue and queue offset."""
         name = topic.topic
         found = {}
         for queue_id in range(queue_count):
@@ -499,7 +516,9 @@ class ProgressHandlers:
                 pulled = self._offsets.pulled(group, name, queue_id) if with_pulls else 0
             if name not in self._store.mappings.mappings:
                 offset = max(0, offset)
-            time_ms = self._store.served.store_time(name, queue_id, offset - 1) if offset > 0 else 0
+            time_ms = times.get((name, queue_id, offset - 1)) if offset > 0 else 0
+            if time_ms is None:
+                time_ms = self._store.served.store_time(name, queue_id, offset - 1)
             found[MessageQueue(name, self._store.broker_name, queue_id)] = OffsetWrapper(
                 broker_offset=self._store.served.maximum(name, queue_id),
                 consumer_offset=offset,

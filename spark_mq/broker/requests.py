@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from spark_mq.remoting import Header, RemotingCommand, WireBody, make_request, make_response, write_body, write_header
+from storage.epoch_times import steady_time_ms
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 UNSET = "not set any response code"
@@ -133,6 +134,21 @@ class Request:
 
 
 Handler: TypeAlias = Callable[[Request], Outcome]
+
+
+def timed(handler: Handler, note: Callable[[Request, int, bool], None]) -> Handler:
+    """The handler. `note` is called with each request, its duration in ms, and whether SUCCESS was answered."""
+
+    def answer(request: Request) -> Outcome:
+        began_ms, is_done = steady_time_ms(), False
+        try:
+            outcome = handler(request)
+            is_done = isinstance(outcome, RemotingCommand) and outcome.code == ResponseCode.SUCCESS
+            return outcome
+        finally:
+            note(request, steady_time_ms() - began_ms, is_done)
+
+    return answer
 
 
 class Tell(NamedTuple):

@@ -28,6 +28,7 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
+from spark_mq.broker.broker_metrics import BrokerMetrics, message_type
 from spark_mq.broker.put_plan import (
     PutPlan,
     PutRules,
@@ -102,6 +103,7 @@ class SendMessageHandler:
         service: PutService,
         *,
         statistics: PutStatistics | None = None,
+        metrics: BrokerMetrics | None = None,
         clock: Callable[[], int] = current_time_ms,
         holds_order_lock: Callable[[str], bool] = lambda group: False,
     ) -> None:
@@ -114,6 +116,7 @@ class SendMessageHandler:
         self.state = BrokerState()
         """Whether sends are taken; the broker sets it. What the service knows of itself is added to each request."""
         self.statistics = statistics or PutStatistics(settings.broker_name, settings.cluster)
+        self._metrics = metrics
         self._service = service
         self._config = service.config
         self._host = settings.host
@@ -129,6 +132,12 @@ class SendMessageHandler:
     def configure(self, config: StoreConfig) -> None:
         """An operator has changed settings: these hold from now on."""
         self._config, self._added = config, broker_properties(config.send)
+
+    @property
+    def prepared(self) -> Mapping[str, int]:
+        """Half messages by their real topic, since the start."""
+        with self._counting:
+            return dict(self._prepared)
 
     def close(self) -> None:
         """Write how many half messages were prepared (transactionMetrics; a kill loses the count). The store stays open.
@@ -185,7 +194,7 @@ class SendMessageHandler:
             result = put_result(put, plan.message.topic)
             if not result.status.is_stored:
                 return self._refusal(request, result)
-            self._count(plan, result, queue_id, self._clock() - begin_ms)
+            self._count(request, plan, result, queue_id, self._clock() - begin_ms)
             return self._stored(request, plan, result, queue_id, queue)
 
         return pending.then(answer)
@@ -263,6 +272,8 @@ class SendMessageHandler:
             client_version=request.command.version,
             group_holds_lock=is_retry and self._holds_order_lock(message.topic.removeprefix(RETRY_PREFIX)),
         )
+        if routed.is_dead_letter and self._metrics is not None:
+            self._metrics.dead_letter(request.header.producer_group or "", message.topic)
         save_entries(self._service, routed.topics, routed.groups, topics)
         return routed.message
 
@@ -294,8 +305,11 @@ class SendMessageHandler:
         disk_use = disk_use_of(self._service)
         return remark(put.status, max_message_size=limit, timer=self._config.timer, disk_use=disk_use)
 
-    def _count(self, plan: PutPlan, put: PutMessageResult, queue_id: int, latency_ms: int) -> None:
+    def _count(self, request: Request, plan: PutPlan, put: PutMessageResult, queue_id: int, latency_ms: int) -> None:
         message = plan.message
+        if self._metrics is not None:
+            kind = message_type(properties_of(request.header))
+            self._metrics.stored(message.topic, kind, put.message_count, plan.size_bytes)
         self.statistics.put(message.topic, message.queue_id, put.message_count, plan.size_bytes)
         self.statistics.put_latency(message.topic, queue_id, latency_ms)
         if message.topic == HALF_TOPIC:
@@ -360,6 +374,8 @@ class SendMessageHandler:
         queues = [(names[code >> 32], code & 0xFFFF_FFFF) for code in found.tolist()]
         sizes = np.asarray(sizes_of_messages(messages, len(self._host)).record)
         self.statistics.put_columns(queues, numbers, sizes, are_single=True)
+        if self._metrics is not None:
+            self._metrics.stored_run(topics, messages.properties, sizes)
         for (topic, queue_id), count in zip(queues, np.bincount(numbers).tolist(), strict=True):
             self.statistics.put_latency(topic, queue_id, latency_ms, count)
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from spark_mq.broker.broker_metrics import BrokerMetrics
 from spark_mq.broker.put_plan import PutPlan, PutRules, plan_inner, put_result, save_entries, state_now
 from spark_mq.broker.requests import Request, Verdict
 from spark_mq.remoting import RemotingCommand
@@ -136,6 +137,7 @@ class SendBackHandler:
         service: PutService,
         *,
         statistics: PutStatistics | None = None,
+        metrics: BrokerMetrics | None = None,
         clock: Callable[[], int] = current_time_ms,
     ) -> None:
         """`clock` gives milliseconds; `statistics` are those of the sends to the same store."""
@@ -143,6 +145,7 @@ class SendBackHandler:
         self.state = BrokerState()
         """Whether anything is taken back; the broker sets it."""
         self.statistics = statistics or PutStatistics(settings.broker_name, settings.cluster)
+        self._metrics = metrics
         self._service = service
         self._config = service.config
         self._host = settings.host
@@ -178,6 +181,8 @@ class SendBackHandler:
             client_version=request.command.version,
             broker_address=address,
         )
+        if plan.is_dead_letter and self._metrics is not None:
+            self._metrics.dead_letter(header.group, header.origin_topic or "")
         unsaved: PutStatus | None = None
         try:
             save_entries(self._service, plan.topics, plan.groups, topics)

@@ -19,7 +19,7 @@ from spark_mq.broker.entries import (
     topic_attributes,
 )
 from spark_mq.broker.group_offsets import GroupOffsets
-from spark_mq.broker.requests import NO_FIELDS, UNSET, Handler, Request
+from spark_mq.broker.requests import NO_FIELDS, UNSET, Handler, Request, timed
 from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode, read_body
 from spark_mq.remoting.administration import (
@@ -61,8 +61,8 @@ class TopicHandlers:
         """Handlers by request code."""
         code = RequestCode
         return {
-            code.UPDATE_AND_CREATE_TOPIC: self.update,
-            code.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
+            code.UPDATE_AND_CREATE_TOPIC: self._timed(self.update),
+            code.UPDATE_AND_CREATE_TOPIC_LIST: self._timed(self.update_list),
             code.UPDATE_AND_CREATE_STATIC_TOPIC: self.update_static,
             code.DELETE_TOPIC_IN_BROKER: self.delete,
             code.GET_ALL_TOPIC_CONFIG: self.all_topics,
@@ -74,6 +74,16 @@ class TopicHandlers:
             code.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired,
             code.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
         }
+
+    def _timed(self, handler: Handler) -> Handler:
+        """The handler, with its duration in the broker's metrics if there are any."""
+        if (metrics := self._traffic.metrics) is None:
+            return handler
+
+        def note(request: Request, took_ms: int, is_done: bool) -> None:
+            metrics.topics_changed(took_ms, is_done=is_done, topic=getattr(request.header, "topic", ""))
+
+        return timed(handler, note)
 
     # Changes
 

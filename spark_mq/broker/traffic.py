@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from spark_mq.broker.broker_metrics import BrokerMetrics
 from spark_mq.remoting.administration import BrokerStats, StatsItem
 from storage.epoch_times import is_time
 from storage.names import is_system_topic
@@ -44,8 +45,16 @@ class DayTotals(NamedTuple):
 class Traffic:
     """The figures of one broker by name and key, as TOPIC_PUT_NUMS of a topic. For one thread at a time; times are ms."""
 
-    def __init__(self, puts: PutStatistics, cluster: str, times: PutTimes | None = None) -> None:
+    def __init__(
+        self,
+        puts: PutStatistics,
+        cluster: str,
+        times: PutTimes | None = None,
+        metrics: BrokerMetrics | None = None,
+    ) -> None:
+        """`metrics` also count what is pulled; None: nothing shows them."""
         self.puts = puts
+        self.metrics = metrics
         self.times = times or PutTimes()
         self._cluster = cluster
         self._pulled: dict[str, defaultdict[str, Sum]] = {
@@ -62,6 +71,8 @@ class Traffic:
 
     def pulled(self, group: str, topic: str, queue_id: int, messages: int, size_bytes: int, latency_ms: int) -> None:
         """Count one pull that found something."""
+        if self.metrics is not None:
+            self.metrics.pulled(topic, group, messages, size_bytes)
         key = f"{topic}@{group}"
         self.rates.got(messages, latency_ms)
         self._pulled["GROUP_GET_NUMS"][key].add(messages)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
+
 from spark_mq.broker.broker import Broker
+from spark_mq.broker.broker_metrics import TimerState
 from spark_mq.broker_server.escape_bridge import Escapes
 from spark_mq.broker_server.static_topics import CLEAN_MS
 from storage.delay.schedule import deliver_due
@@ -29,6 +32,29 @@ TIMER_MS = 500
 RELIEF_MS = 100
 """Java looks each 10 ms whether a put has held the log for a second."""
 _LOG = logging.getLogger(__name__)
+
+
+class _Delivered(PutStatistics):
+    """What one turn delivers; each put goes on to the broker's metrics, if there are any."""
+
+    __slots__ = ("_note",)
+
+    def __init__(self, note: Callable[[str, np.ndarray], None] | None) -> None:
+        super().__init__()
+        self._note = note
+
+    def put_columns(
+        self,
+        queues: Sequence[tuple[str, int]],
+        queue_codes: np.ndarray,
+        sizes_bytes: np.ndarray,
+        *,
+        are_single: bool = False,
+    ) -> None:
+        super().put_columns(queues, queue_codes, sizes_bytes, are_single=are_single)
+        if self._note is not None:
+            for code in np.unique(queue_codes).tolist():
+                self._note(queues[code][0], sizes_bytes[queue_codes == code])
 
 
 class Duties:
@@ -108,14 +134,31 @@ class Duties:
         self._broker.tick(self._clock())
 
     def _deliver_levels(self) -> None:
-        self._deliver(deliver_due)
+        metrics = self._broker.parts.traffic.metrics
+        self._deliver(deliver_due, None if metrics is None else metrics.delivered)
 
     def _deliver_timed(self) -> None:
-        self._deliver(deliver_timed)
+        metrics = self._broker.parts.traffic.metrics
+        if metrics is None:
+            self._deliver(deliver_timed)
+            return
 
-    def _deliver(self, deliver: Callable[[MessageStore, int], object]) -> None:
-        """Each delivered message is a put, by its topic, in the broker's figures. Java: enableScheduleMessageStats."""
-        counts = PutStatistics()
+        def deliver(store: MessageStore, now_ms: int) -> None:
+            report = deliver_timed(store, now_ms, notes=metrics)
+            metrics.timer = TimerState(report.pending, report.due_within) if report.due_within else TimerState()
+
+        self._deliver(deliver)
+
+    def _deliver(
+        self,
+        deliver: Callable[[MessageStore, int], object],
+        delivered: Callable[[str, np.ndarray], None] | None = None,
+    ) -> None:
+        """Each delivered message is a put, by its topic, in the broker's figures. Java: enableScheduleMessageStats.
+
+        `delivered` is called with each topic and the sizes of its records.
+        """
+        counts = _Delivered(delivered)
         with self._service.exclusive() as store:
             others, store.writer.statistics = store.writer.statistics, counts
             began_ms = steady_time_ms()

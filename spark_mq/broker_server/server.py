@@ -43,6 +43,7 @@ from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.controllers import Position, SyncKeeper
 from spark_mq.broker_server.duties import Duties
 from spark_mq.broker_server.escape_bridge import PROGRESS_FILES, EscapeBridge, Escapes
+from spark_mq.broker_server.metrics_page import answers_of, new_metrics, serve_metrics
 from spark_mq.broker_server.name_servers import (
     TAKE_BACK_S,
     Group,
@@ -67,6 +68,7 @@ from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.state_copies import PERIOD_S, ElectedMaster, KnownMaster, Master, MasterByName, StateCopies
 from spark_mq.broker_server.static_topics import MappingCleaning
 from spark_mq.client.settings import ClientSettings
+from spark_mq.prometheus.page import ServedPage
 from spark_mq.remoting import (
     REQUEST_BODIES,
     BodyError,
@@ -93,6 +95,7 @@ from spark_mq.remoting_server.pools import (
     busy_remark,
 )
 from spark_mq.remoting_server.server import RemotingServer
+from storage.delay.timer_store import METRICS_FILE, TimerMetrics
 from storage.epoch_times import current_time_ms
 from storage.errors import StoreRefusedError
 from storage.files.os_errors import is_of_system
@@ -147,8 +150,13 @@ class RunningBroker:
         self._configuration = configuration
         self._service = service
         self.place = StorePlace.of(service.store)
-        self._remoting = RemotingServer(configuration.server, configuration.tls, on_close=self._peer_left)
+        self._metrics = metrics = new_metrics(configuration)
+        self._page: ServedPage | None = None
+        self._remoting = RemotingServer(
+            configuration.server, configuration.tls, on_close=self._peer_left, on_answered=answers_of(metrics)
+        )
         self._facts = _Facts(self)
+        self._facts.metrics = metrics
         self.broker = Broker(
             service,
             wake=self._wake,
@@ -271,6 +279,8 @@ class RunningBroker:
         self.address = await self._remoting.listen(server.bind_address, server.listen_port, self._processors())
         port = server.listen_port - VIP_PORTS_BELOW
         await self._remoting.listen(server.bind_address, port, self._processors(is_fast_port=True))
+        if self._metrics is not None:
+            self._page = await asyncio.to_thread(serve_metrics, self.broker, self._metrics, self._configuration)
         self._duties.start()
         if self._batches is not None:
             await asyncio.to_thread(self._batches.start)
@@ -435,8 +445,15 @@ class RunningBroker:
             closing.callback(self._service.acks.close)  # no slave will acknowledge any more: end all waits
             if self.keeper is not None:
                 closing.callback(self.keeper.close)
+            if self._page is not None:
+                closing.callback(self._page.close)
         if self._mode is not None and self._service.failure is None:
             forget_epoch(files, self._service.root)
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Where Prometheus reads its metrics; None without metricsExporterType=PROM."""
+        return None if self._page is None else self._page.address
 
     @property
     def connection_count(self) -> int:
@@ -609,6 +626,10 @@ class _Facts(ServerFacts):
     def timer_page(self) -> bytes:
         service = self._running._service
         return service.store.writer.file_system.read_file(timer_checkpoint_path(service.root)) or b""
+
+    def timing_counts(self) -> Mapping[str, int]:
+        table = self._running._service.state(METRICS_FILE, TimerMetrics.load)
+        return {} if table is None else table.counts
 
     def subscribed_queues(
         self, topic: str, own: Callable[[str], Sequence[MessageQueue] | None]

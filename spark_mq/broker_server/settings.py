@@ -6,6 +6,7 @@ Name servers come from `-n` or else from the file, as in Java's BrokerStartup.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -168,6 +169,59 @@ def _read(name: str, read: Callable[[], _T]) -> _T:
         raise ConfigurationError(None, None, name, str(rule)) from None
 
 
+METRICS_OFF, METRICS_ON = "DISABLE", "PROM"
+_EXPORTERS = {"0": METRICS_OFF, "1": "OTLP_GRPC", "2": METRICS_ON, "3": "LOG"}
+"""By Java's numbers, which a file may have in place of the names. Java: MetricsExporterType."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """The page of metrics for Prometheus. Java: BrokerConfig, BrokerMetricsManager.
+
+    Not supported: OTLP_GRPC and LOG, which send metrics instead of serving them: a collector of OpenTelemetry reads the page, too.
+    """
+
+    exporter_type: str = setting("metricsExporterType", METRICS_OFF, "String")
+    """DISABLE or PROM, or Java's numbers 0 and 2."""
+    host: str = setting("metricsPromExporterHost", "", "String")
+    """The address to listen on; none = brokerIP1, as in Java."""
+    port: int = setting("metricsPromExporterPort", 5_557, "int")
+    """0 = any that is free, which a line of the log says."""
+    label: str = setting("metricsLabel", "", "String")
+    """Labels for all series: `name:value,name:value`."""
+    in_delta: bool = setting("metricsInDelta", False, "boolean")
+    """Only adds the label aggregation=delta, as Java does with PROM: what is served are sums since the start."""
+    series_most: int = setting("metricsOtelCardinalityLimit", 50_000, "int")
+    """Limit of a counter's series; what comes with further labels is not counted."""
+
+    def __post_init__(self) -> None:
+        kind = self.exporter_type.strip()
+        object.__setattr__(self, "exporter_type", _EXPORTERS.get(kind, kind))
+        rule = "this broker serves metrics with PROM, and none with DISABLE; OTLP_GRPC and LOG are not supported"
+        is_kept = self.exporter_type in (METRICS_OFF, METRICS_ON)
+        require(self, "exporter_type", rule, is_kept=is_kept)
+        require(self, "port", "a port is 0 to 65535", is_kept=0 <= self.port < 65_536)
+        require(self, "series_most", "it must be greater than 0", is_kept=self.series_most > 0)
+        _ = self.labels
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a page."""
+        return self.exporter_type == METRICS_ON
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Those of metricsLabel. Raises ConfigurationError. Departure: Java leaves out what is none."""
+        pairs = [part.partition(":") for part in self.label.split(",") if part.strip()]
+        for name, colon, value in pairs:
+            rule = "labels are name:value,name:value, and a name has letters, digits and _"
+            is_label = (
+                bool(colon) and ":" not in value and re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", name.strip()) is not None
+            )
+            require(self, "label", rule, is_kept=is_label)
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 _CAPACITIES = {
     Pool.SEND: "sendThreadPoolQueueCapacity",
     Pool.PULL: "pullThreadPoolQueueCapacity",
@@ -202,6 +256,7 @@ class Configuration:
     tls: TlsServerSettings = field(default_factory=TlsServerSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     group: GroupSettings = field(default_factory=GroupSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
 
     @property
     def is_member(self) -> bool:
@@ -303,6 +358,7 @@ class Configuration:
             **setting_texts(self.server),
             **setting_texts(self.tls),
             **setting_texts(self.access),
+            **setting_texts(self.metrics),
             **(setting_texts(self.group) if self.is_member else {}),
             "brokerName": self.broker_name,
             "brokerClusterName": identity.broker_cluster_name,
@@ -326,7 +382,7 @@ class Configuration:
         return {name: values.get(name, "") for name in names} | {name: own[name] for name in sorted(own.keys() - names)}
 
 
-_NOUNS = (ProcessSettings, ServerSettings, TlsServerSettings, AccessSettings, GroupSettings)
+_NOUNS = (ProcessSettings, ServerSettings, TlsServerSettings, AccessSettings, GroupSettings, MetricsSettings)
 FOLLOWED = frozenset(
     {
         *(each.metadata["java"] for noun in _NOUNS for each in fields(noun)),
@@ -384,6 +440,7 @@ def read_configuration(content: bytes, file: str | None, given: Mapping[str, str
         read_settings(TlsServerSettings, texts, file),
         access,
         read_settings(GroupSettings, texts, file),
+        read_settings(MetricsSettings, texts, file),
     )
     if found.is_member:
         _check_member(found, file)

@@ -78,6 +78,15 @@ _PIECES_MOST = 64
 _BURST_BYTES = 16 << 20
 
 
+Answered = Callable[[int, int, str, float, int, bool], None]
+"""Notes requests that were answered: code, the answer's code, what became of it, seconds since the request came, number of requests,
+and whether the answer was made later (`Peer.respond`). On the loop's thread, but for runs.
+"""
+_ONEWAY, _SUCCESS, _NOT_WRITTEN = "oneway", "success", "write_channel_failed"
+"""Java: RemotingMetricsConstant."""
+_COME_MOST = 4 * _UNANSWERED_MOST
+
+
 class Channel(asyncio.BufferedProtocol):
     """Everything runs on the loop's thread, but for `peer`."""
 
@@ -111,6 +120,7 @@ class Channel(asyncio.BufferedProtocol):
         self._frame_began_at: float | None = None
         self._received_bytes = 0  # of that frame
         self._buffered_bytes = 0  # when they were looked at last
+        self._came_at: dict[int, float] = {}  # by number; only if the server notes answers
 
     # What asyncio calls.
 
@@ -246,12 +256,14 @@ class Channel(asyncio.BufferedProtocol):
         peer = self.peer
         peer.language, peer.version = command.language, command.version
         processor = self._processors.find(command.code)
+        if self._shared.on_answered is not None:
+            self._note_arrival(command.opaque)
         if processor is None:
-            self.respond(command, not_supported(command))
+            self.respond(command, not_supported(command), is_late=False)
             return True
         is_heard = self._is_heard(command)
         if is_heard and self._shared.is_going_away and command.version > ProtocolVersion.V5_3_1:
-            self.respond(command, make_response(command, ResponseCode.GO_AWAY, GOING_AWAY))
+            self.respond(command, make_response(command, ResponseCode.GO_AWAY, GOING_AWAY), is_late=False)
         elif is_heard and processor.rejects():
             self._refuse(command, REJECTED)
         elif not self._submit(command, processor):
@@ -270,8 +282,11 @@ class Channel(asyncio.BufferedProtocol):
             self._read.extendleft(reversed(run.commands()))
             return
         peer.language, peer.version = run.like.language, run.like.version
+        if self._shared.on_answered is not None:
+            self._note_arrival(run.opaques[0])
         if not self._submit(run, processor):
             refused = RunAnswers(make_response(run.like, ResponseCode.SYSTEM_BUSY, OVERLOADED), {})
+            self._note_run(run, refused)
             self._write((encode_answers(refused, run.opaques),))
 
     def _submit(self, request: RemotingCommand | RequestRun, processor: Processor) -> bool:
@@ -319,6 +334,8 @@ class Channel(asyncio.BufferedProtocol):
         if pending is not None:
             processor.pool.afterwards(partial(self._settle_later, run, processor.pool, size, pending))
             return
+        if self._shared.on_answered is not None:
+            self._came_at.update(dict.fromkeys(run.opaques, self._came_at.get(run.opaques[0], self._loop.time())))
         share = size // len(run.opaques)
         for number, command in enumerate(commands):
             self._answer(command, processor, share if number else size - share * (len(run.opaques) - 1))
@@ -374,7 +391,7 @@ class Channel(asyncio.BufferedProtocol):
         return True
 
     def _refuse(self, command: RemotingCommand, remark: str) -> None:
-        self.respond(command, make_response(command, ResponseCode.SYSTEM_BUSY, remark))
+        self.respond(command, make_response(command, ResponseCode.SYSTEM_BUSY, remark), is_late=False)
 
     def _done(
         self, request: RemotingCommand | RequestRun, response: RemotingCommand | RunAnswers | None, size: int
@@ -382,6 +399,7 @@ class Channel(asyncio.BufferedProtocol):
         answer: RemotingCommand | bytes | None
         if isinstance(response, RunAnswers):
             assert isinstance(request, RequestRun)
+            self._note_run(request, response)
             answer, answer_bytes = (text := encode_answers(response, request.opaques)), len(text)
         else:
             answer, answer_bytes = response, 0 if response is None else len(response.body)
@@ -406,7 +424,7 @@ class Channel(asyncio.BufferedProtocol):
             if self.peer.is_open:
                 self._write((answer,))
         elif answer is not None:
-            self.respond(_like(request), answer)
+            self.respond(_like(request), answer, is_late=False)
         self.go_on()
 
     # What comes while sends are under way to the log is read when they stand there: many at once cost less than each by itself.
@@ -442,8 +460,10 @@ class Channel(asyncio.BufferedProtocol):
 
     # What is said to the peer.
 
-    def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
+    def respond(self, request: RemotingCommand, response: RemotingCommand, *, is_late: bool = True) -> None:
         """An answer; nothing for a one-way request. One that fits no frame becomes SYSTEM_ERROR."""
+        if self._shared.on_answered is not None:
+            self._note_answer(request, response.code, is_late=is_late)
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._shared.unsupported.note(request, self.peer.address, response.remark)
         if request.is_oneway or not self.peer.is_open:
@@ -457,6 +477,26 @@ class Channel(asyncio.BufferedProtocol):
             refusal = make_response(request, ResponseCode.SYSTEM_ERROR, error.describe()[:1_024])
             pieces = self._connection.send_response(refusal)
         self._write(pieces)
+
+    def _note_arrival(self, opaque: int) -> None:
+        if len(self._came_at) >= _COME_MOST:  # some are never answered
+            with suppress(RuntimeError):  # a pool's thread has changed it meanwhile
+                self._came_at.pop(next(iter(self._came_at)), None)
+        self._came_at[opaque] = self._loop.time()
+
+    def _note_run(self, run: RequestRun, answers: RunAnswers) -> None:
+        came_at = self._came_at.pop(run.opaques[0], None)
+        if came_at is not None and self._shared.on_answered is not None:
+            result = _SUCCESS if self.peer.is_open else _NOT_WRITTEN
+            seconds = self._loop.time() - came_at
+            self._shared.on_answered(run.like.code, answers.answer.code, result, seconds, len(run.opaques), False)
+
+    def _note_answer(self, request: RemotingCommand, code: int, *, is_late: bool) -> None:
+        came_at = self._came_at.pop(request.opaque, None)
+        if came_at is None or self._shared.on_answered is None:
+            return
+        result = _ONEWAY if request.is_oneway else _SUCCESS if self.peer.is_open else _NOT_WRITTEN
+        self._shared.on_answered(request.code, code, result, self._loop.time() - came_at, 1, is_late)
 
     def request(self, command: RemotingCommand, timeout_ms: int, waiter: Future[RemotingCommand]) -> None:
         """Asks the peer; the waiter gets the answer, TimeoutError, ConnectionClosedError or FrameIllegalError."""
@@ -649,11 +689,14 @@ class Turns:
 
 
 class Shared:
-    """Made on the loop. `on_close` is called for each connection that has ended."""
+    """Made on the loop. `on_close` is called for each connection that has ended, `on_answered` for each answer."""
 
-    def __init__(self, settings: ServerSettings, on_close: Callable[[Peer], None]) -> None:
+    def __init__(
+        self, settings: ServerSettings, on_close: Callable[[Peer], None], on_answered: Answered | None = None
+    ) -> None:
         self.settings = settings
         self.on_close = on_close
+        self.on_answered = on_answered
         self.frame_limits = FrameLimits(settings.frame_bytes_most, min(settings.frame_bytes_most, 0xFF_FFFF))
         self.outbox = Outbox(asyncio.get_running_loop())
         self.waiting = WaitingAnswers(asyncio.get_running_loop(), self.outbox)

@@ -20,7 +20,7 @@ import ssl
 import threading
 from collections.abc import Callable, Container, Mapping
 
-from spark_mq.remoting_server.channel import Channel, Shared
+from spark_mq.remoting_server.channel import Answered, Channel, Shared
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import Processors, RequestPool
 from spark_mq.remoting_server.settings import ServerSettings, TlsServerSettings
@@ -66,12 +66,16 @@ class RemotingServer:
         tls: TlsServerSettings,
         *,
         on_close: Callable[[Peer], None] = lambda peer: None,
+        on_answered: Answered | None = None,
     ) -> None:
-        """Raises ConfigurationError where a certificate cannot be read, or the process may open too few files."""
+        """`on_answered` notes each answer and how long it took (`channel.Answered`).
+
+        Raises ConfigurationError where a certificate cannot be read, or the process may open too few files.
+        """
         files = need_files(FILES_LEAST, "a server")
         self._loop = asyncio.get_running_loop()
         self._settings = settings
-        self._shared = Shared(settings, on_close)
+        self._shared = Shared(settings, on_close, on_answered)
         self._arrivals = Arrivals(TlsContexts(tls), settings.idle_seconds)
         self._listeners: list[socket.socket] = []
         self._pools: dict[RequestPool, None] = {}

@@ -25,10 +25,10 @@ so that a broker, too, continues after it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -107,6 +107,8 @@ class TimerReport:
     undeliverable_count: int = 0
     undeliverable: tuple[UndeliverableTimed, ...] = ()
     """The first REPORTED_ROWS of them."""
+    due_within: tuple[int, ...] = ()
+    """For each of `TimerNotes.bounds_s`, how many of the pending are due before it, and not before the one before it."""
 
     @property
     def delivered_count(self) -> int:
@@ -139,13 +141,32 @@ Put = Callable[[InnerMessages], bool]
 """Puts messages elsewhere; False = not all are there. Then the same ones come again."""
 
 
+class TimerNotes(Protocol):
+    """Is told which messages enter the wheel and leave it, many at once. Java: DefaultStoreMetricsManager."""
+
+    @property
+    def bounds_s(self) -> Sequence[int]:
+        """Seconds from now, in order, for `TimerReport.due_within`."""
+
+    def timer_entered(self, topics: pa.Array, waits_ms: np.ndarray) -> None:
+        """Their real topics, and how long each waits from its birth on."""
+
+    def timer_left(self, topics: pa.Array) -> None:
+        """Their real topics; deletions, and what they delete, do not come."""
+
+
 def deliver_timed(
-    store: MessageStore, now_ms: int, put: Put | None = None, saved: Callable[[], None] = lambda: None
+    store: MessageStore,
+    now_ms: int,
+    put: Put | None = None,
+    saved: Callable[[], None] = lambda: None,
+    notes: TimerNotes | None = None,
 ) -> TimerReport:
     """Deliver what the timer has due at `now_ms`; `store` is open for writing.
 
     With `put` messages go there, not into this store's log; the run ends at the first slots that it does not take completely.
     `saved` is called when what `put` has taken since the last call does not come again: whole slots, which may be several puts.
+    `notes` are told which messages enter and leave.
     Does nothing if no message ever had a delivery time, or timerWheelEnable is false (as a broker). Raises StoreRefusedError
     for timer files that do not fit the configuration, StoreNotWritableError, OSError.
     """
@@ -154,7 +175,7 @@ def deliver_timed(
     has_queue = store.max_offset(TIMER_TOPIC, 0) > 0
     if not timer.timer_wheel_enable or not (has_queue or files.exists(f"{store.root}/timerwheel")):
         return NOTHING_TIMED
-    run = _TimerRun(store, recover_timer(store, files), now_ms, put, saved)
+    run = _TimerRun(store, recover_timer(store, files), now_ms, put, saved, notes)
     try:
         with suppress(_NotPutError):
             run.catch_up()
@@ -172,9 +193,16 @@ class _TimerRun:
     """The timer between its opening and its last checkpoint."""
 
     def __init__(
-        self, store: MessageStore, found: RecoveredTimer, now_ms: int, put: Put | None, saved: Callable[[], None]
+        self,
+        store: MessageStore,
+        found: RecoveredTimer,
+        now_ms: int,
+        put: Put | None,
+        saved: Callable[[], None],
+        notes: TimerNotes | None,
     ) -> None:
         self.log = found.log
+        self._notes = notes
         self._put_elsewhere = put
         self._saved = saved
         self._rolling: list[TimerRecords] = []
@@ -281,6 +309,10 @@ class _TimerRun:
         enters = timed.is_sound & ~is_put
         self._enter_units(timed, enters, self._read_tick)
         self._counts["entered"] += int(enters.sum())
+        if self._notes is not None and enters.any():
+            entered = timed.take(enters)
+            waits_ms = entered.out_ms - entered.records.column("born_time_ms")
+            self._notes.timer_entered(entered.topics, waits_ms)
 
     def _are_entered(self, places: np.ndarray, out_ms: np.ndarray) -> np.ndarray:
         """Which messages have units that the timer's queue offset does not cover yet."""
@@ -393,6 +425,8 @@ class _TimerRun:
                 leaves &= ~rolled
             put = np.flatnonzero(leaves)
             if len(put):
+                if self._notes is not None:
+                    self._notes.timer_left(timed.take(leaves).topics)
                 found.append((due.take(put), numbers[put], timed.out_ms[put]))
         if found:
             rows = np.concatenate([numbers for _, numbers, _ in found])
@@ -497,7 +531,16 @@ class _TimerRun:
             missing=self._counts["missing"],
             undeliverable_count=len(self._undeliverable),
             undeliverable=tuple(self._undeliverable[:REPORTED_ROWS]),
+            due_within=self._due_within(slots),
         )
+
+    def _due_within(self, slots: np.ndarray) -> tuple[int, ...]:
+        if self._notes is None:
+            return ()
+        bounds = np.array(self._notes.bounds_s, np.int64) * 1_000 // self._precision_ms + self._now_tick
+        numbers = np.searchsorted(bounds, slots["tick"], side="right")
+        counts = np.bincount(numbers, slots["count"], len(bounds) + 1)
+        return tuple(int(count) for count in counts[: len(bounds)])
 
 
 def _cancelled(group: DueUnits, found: list[tuple[np.ndarray, TimerRecords]]) -> np.ndarray:

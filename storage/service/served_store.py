@@ -12,7 +12,7 @@ Java: DefaultMessageStore.getMessage, getMinOffsetInQueue, getOffsetInQueueByTim
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +48,7 @@ from storage.store import MessageStore
 
 _T = TypeVar("_T")
 _LOOKS = 20
+_PLACES_TOGETHER = 512
 _HEADER = HEADERS[0]
 
 
@@ -248,6 +249,36 @@ class ServedStore:
         position = self._look(topic, queue_id, lambda: self._position(topic, queue_id, offset))
         return -1 if position is None else position.store_time_ms
 
+    def store_times(self, places: Collection[tuple[str, int, int]]) -> dict[tuple[str, int, int], int]:
+        """Store times of the messages at these topics, queues and queue offsets; −1 if there is none. Many together cost little."""
+        listed, found = list(places), dict.fromkeys(places, -1)
+        for start in range(0, len(listed), _PLACES_TOGETHER):
+            part = listed[start : start + _PLACES_TOGETHER]
+            try:
+                found |= self._store_times(part)
+            except OffsetOutOfRangeError:  # files have expired meanwhile: one by one, which lists them anew
+                found |= {place: self.store_time(*place) for place in part}
+        return found
+
+    def _store_times(self, places: Sequence[tuple[str, int, int]]) -> dict[tuple[str, int, int], int]:
+        with self._lock:
+            there: list[tuple[str, int, int]] = []
+            queues: list[ConsumeQueue] = []
+            for place in places:
+                topic, queue_id, offset = place
+                if 0 <= offset < self.maximum(topic, queue_id):
+                    self._see_queue(topic, queue_id)
+                    if (queue := self._queues.get(topic, queue_id)) is not None:
+                        there.append(place)
+                        queues.append(queue)
+            offsets = [offset for _, _, offset in there]
+            positions = read_positions(queues, offsets, self._log, self._ends.dispatched_end)
+        return {
+            place: position.store_time_ms
+            for place, position in zip(there, positions, strict=True)
+            if position is not None
+        }
+
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Store time of the queue's first message; −1 if there is none. Java: getEarliestMessageTime."""
         return self.store_time(topic, queue_id, self.minimum(topic, queue_id))
@@ -336,6 +367,28 @@ class ServedStore:
             return [] if queue is None or end <= start else served_entries(self._queues, queue, start, end, wanted)
 
         return self._look(topic, queue_id, read)
+
+    def count_wanted(
+        self, topic: str, queue_id: int, start: int, end: int, wanted: MessageFilter, most_entries: int
+    ) -> int:
+        """Number of messages of [start, end) that pass by tags codes and bit maps; of more than `most_entries`, an estimate by these.
+
+        Java: ConsumeQueue.estimateMessageCount.
+        """
+        first = max(start, self.minimum(topic, queue_id))
+        count, seen = end - first, min(end - first, most_entries)
+        if seen <= 0:
+            return 0
+
+        def read() -> int:
+            queue = self._queues.get(topic, queue_id)
+            if queue is None:
+                return 0
+            entries = queue.entries(first, min(first + seen, end))
+            codes, by_bits = by_units(self._queues, queue, entries, wanted.bits)
+            return int(np.count_nonzero(pass_by_entry(codes, wanted.tags_codes, by_bits) & (entries["size_bytes"] > 0)))
+
+        return self._look(topic, queue_id, read) * count // seen
 
     def get(
         self,

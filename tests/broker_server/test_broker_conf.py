@@ -24,6 +24,7 @@ OTHERS = {
     "diskMaxUsedSpaceRatio": "60",
     "messageDelayLevel": "1s 2s",
     "bindAddress": "127.0.0.2",
+    "metricsExporterType": "PROM",
     "tls.server.mode": "disabled",
     "initAuthenticationUser": '{"username":"ann","password":"hers"}',
 }
@@ -39,7 +40,7 @@ NEEDS = {
 def effect(text: str) -> dict[str, object]:
     """All that a broker's process goes by, but for the lines themselves."""
     found = read_configuration(text.encode(), "/conf/broker.conf", {})
-    parts = found.store, found.process, found.server, found.tls, found.access, found.group
+    parts = found.store, found.process, found.server, found.tls, found.access, found.group, found.metrics
     goes_by = {
         f"{type(part).__name__}.{each.name}": getattr(part, each.name) for part in parts for each in fields(part)
     }
@@ -77,4 +78,12 @@ def test_each_line_has_an_effect(name: str, value: str) -> None:
 
 
 def test_configuration_has_no_part_that_is_not_looked_at() -> None:
-    assert {each.name for each in fields(Configuration)} == {"store", "process", "server", "tls", "access", "group"}
+    assert {each.name for each in fields(Configuration)} == {
+        "store",
+        "process",
+        "server",
+        "tls",
+        "access",
+        "group",
+        "metrics",
+    }

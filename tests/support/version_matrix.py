@@ -31,7 +31,7 @@ _NOT_TRIED, _NOT_INSTALLED, _NOT_ENDED = "not tried: ", "not installed: ", "not 
 HEAD = f"""\
 # Pythons and dependencies
 
-`make test-versions` installs the package and its extras `fast`, `s3`, `rocksdb`, `archive` and `acl`, without Spark, for each Python,
+`make test-versions` installs the package and its extras `fast`, `s3`, `rocksdb`, `archive`, `acl` and `metrics`, without Spark, for each Python,
 with the lowest versions that `pyproject.toml` allows and that have a wheel for that Python, and with the newest ones. It runs these
 without the slow tests; a test that needs Spark is skipped:
 {", ".join(f"`{place}`" for place in QUICK)}.
@@ -108,7 +108,7 @@ def _install(python: Path, resolution: str) -> subprocess.CompletedProcess[str]:
     """The package, its extras without Spark, and what tests need, as wheels."""
     how = ("--quiet", "--no-config", "--python", python, "--resolution", resolution)
     built = ("--only-binary", ":all:", "--no-binary", "spark_mq")
-    what = ("--group", "pyproject.toml:test", "--editable", ".[fast,s3,rocksdb,archive,acl]")
+    what = ("--group", "pyproject.toml:test", "--editable", ".[fast,s3,rocksdb,archive,acl,metrics]")
     return _run(_uv(), "pip", "install", *how, *built, *what)
 
 

@@ -158,6 +158,7 @@ READING: dict[str, Way] = {
     "command offset-by-time": _command("offset-by-time", "--topic", "T", "--time", "0"),
     "command lag": _command("lag"),
     "command report": _command("report"),
+    "command exporter": _command("exporter", "--once"),
     "command verify": _command("verify"),
     "command sink-status": _command("sink-status"),
     "job verify_store": _job("verify_store"),

@@ -1,0 +1,255 @@
+"""What a broker's page of metrics shows besides its counters: looked at when the page is read, and never else.
+
+Lag is that of Apache's broker: for each group that is online, and each topic that it subscribes to, over this broker's queues. A queue
+without an offset of the group counts as consumed to its end. Of a subscription by tags only messages with these tags count: of the
+first 20,000 that are unread it counts them, and takes the rest to be alike.
+Java: BrokerMetricsManager, ConsumerLagCalculator, DefaultStoreMetricsManager. Not supported: useStaticSubscription, groups that pop.
+Departure: where something cannot be read, its series are left out and the log says so; the rest is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_mq.broker.broker_metrics import BrokerMetrics, version_text
+from spark_mq.broker.broker_store import BrokerStore, ServerFacts
+from spark_mq.broker.client_tables import Clients, KnownClient
+from spark_mq.broker.consumer_filters import is_tag_type, message_filter
+from spark_mq.broker.group_offsets import GroupOffsets
+from spark_mq.broker.request_table import Pool
+from spark_mq.prometheus import rocketmq as names
+from spark_mq.prometheus.metric import Family, family
+from spark_mq.remoting.consumers import ConsumeType, SubscriptionData
+from storage.errors import StorageError
+from storage.files.local_file_system import disk_room_bytes
+from storage.format.delay import CHECKPOINT
+from storage.names import RETRY_PREFIX
+from storage.rules.delays import TIMER_TOPIC
+from storage.service.served_store import ALL_MESSAGES, MessageFilter
+from storage.tables.topics import PERM_READ, PERM_WRITE
+
+ENTRIES_MOST = 20_000
+"""Entries of a queue that are looked at for tags. Java: maxConsumeQueueScan."""
+_POOLS: Mapping[str, Pool | None] = {
+    "send": Pool.SEND,
+    "async_put": None,
+    "pull": Pool.PULL,
+    "ack": None,
+    "query_message": Pool.QUERY,
+    "client_manager": Pool.CLIENT_MANAGE,
+    "heartbeat": Pool.HEARTBEAT,
+    "lite_pull": Pool.LITE_PULL,
+    "transaction": Pool.END_TRANSACTION,
+    "consumer_manager": Pool.CONSUMER_MANAGE,
+    "admin": Pool.ADMIN,
+    "reply": Pool.REPLY,
+}
+"""By Java's names of processors; None: it has none here, and nothing waits."""
+_MODES = {ConsumeType.CONSUME_ACTIVELY: "pull", ConsumeType.CONSUME_PASSIVELY: "push"}
+_LOG = logging.getLogger(__name__)
+
+
+class _QueueOf(NamedTuple):
+    """A queue as a group sees it; −1 = no offset."""
+
+    group: str
+    topic: str
+    queue_id: int
+    wanted: MessageFilter
+    consumed: int
+    pulled: int
+
+
+class _Behind(NamedTuple):
+    """How far a group is behind in a topic; a time of 0 = no message waits, or it is gone."""
+
+    lag: int = 0
+    consumed_ms: int = 0
+    in_flight: int = 0
+    pulled_ms: int = 0
+    ready: int = 0
+
+    def with_queue(self, other: _Behind) -> _Behind:
+        """With one queue more: the oldest times count."""
+        return _Behind(
+            self.lag + other.lag,
+            _oldest(self.consumed_ms, other.consumed_ms),
+            self.in_flight + other.in_flight,
+            _oldest(self.pulled_ms, other.pulled_ms),
+            self.ready + other.ready,
+        )
+
+
+class BrokerGauges:
+    """One broker's gauges. Thread-safe."""
+
+    def __init__(
+        self,
+        store: BrokerStore,
+        clients: Clients,
+        offsets: GroupOffsets,
+        server: ServerFacts,
+        metrics: BrokerMetrics,
+        half_messages: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """`half_messages` says how many halves of each topic have no end."""
+        self._store = store
+        self._clients = clients
+        self._offsets = offsets
+        self._server = server
+        self._metrics = metrics
+        self._half_messages = half_messages
+
+    def families(self, now_ms: int) -> Iterator[Family]:
+        """The gauges of this moment, then the counters."""
+        parts = [self._broker, self._connections, self._lag, self._halves, self._storage]
+        if self._store.config.timer.timer_wheel_enable:
+            parts.append(self._timer)
+        for part in parts:
+            try:
+                yield from list(part(now_ms))
+            except (StorageError, OSError) as error:
+                _LOG.warning("the page of metrics lacks some: %s: %s", type(error).__name__, error)
+        yield from self._metrics.counters.families()
+
+    # The broker and its clients
+
+    def _broker(self, now_ms: int) -> Iterator[Family]:
+        loads = [(name, 0 if pool is None else self._server.pool_load(pool)[0]) for name, pool in _POOLS.items()]
+        yield family(names.PROCESSOR_WATERMARK, (((name,), waiting) for name, waiting in loads))
+        yield family(names.BROKER_PERMISSION, [((), self._store.permission)])
+        yield family(names.TOPIC_NUMBER, [((), len(self._store.topics))])
+        yield family(names.CONSUMER_GROUP_NUMBER, [((), len(self._store.groups))])
+
+    def _connections(self, now_ms: int) -> Iterator[Family]:
+        producers: Counter[tuple[str, str]] = Counter()
+        consumers: Counter[tuple[str, str, str, str, str]] = Counter()
+        with self._clients.lock:
+            for clients in self._clients.producers.groups.values():
+                producers.update(_program(client) for client in clients.values())
+            for name, group in self._clients.consumers.groups.items():
+                mode = _MODES.get(ConsumeType(group.consume_type), "pop") if group.consume_type else "pull"
+                is_system = self._metrics.is_system("", name)
+                consumers.update((name, *_program(client), mode, is_system) for client in group.clients.values())
+        yield family(names.PRODUCER_CONNECTIONS, producers.items())
+        yield family(names.CONSUMER_CONNECTIONS, consumers.items())
+
+    # Lag
+
+    def _lag(self, now_ms: int) -> Iterator[Family]:
+        found: dict[tuple[str, str], _Behind] = {}
+        for queue in self._queues():
+            key = queue.group, queue.topic
+            found[key] = found.get(key, _Behind()).with_queue(self._behind(queue))
+        rows = [
+            ((group, topic, "false", self._metrics.is_system(topic, group)), behind)
+            for (group, topic), behind in sorted(found.items())
+        ]
+        yield family(names.LAG_MESSAGES, ((labels, behind.lag) for labels, behind in rows))
+        yield family(names.LAG_LATENCY, ((labels, _age(now_ms, behind.consumed_ms)) for labels, behind in rows))
+        yield family(names.INFLIGHT_MESSAGES, ((labels, behind.in_flight) for labels, behind in rows))
+        yield family(names.QUEUEING_LATENCY, ((labels, _age(now_ms, behind.pulled_ms)) for labels, behind in rows))
+        yield family(names.READY_MESSAGES, ((labels, behind.ready) for labels, behind in rows))
+
+    def _queues(self) -> list[_QueueOf]:
+        """The queues of the topics that groups subscribe to now. Java: ConsumerLagCalculator.processAllGroup."""
+        topics, groups, allowed = self._store.topics, self._store.groups, self._store.permission
+        found = []
+        with self._clients.lock:
+            for group in groups:
+                for topic, subscription in self._clients.consumers.subscriptions(group).items():
+                    entry = topics.get(topic)
+                    if topic.startswith(RETRY_PREFIX) or entry is None:
+                        continue
+                    if not entry.perm & allowed & (PERM_READ | PERM_WRITE):
+                        continue
+                    wanted = self._wanted(group, subscription)
+                    for queue_id in range(entry.write_queue_count):
+                        consumed = self._offsets.offset(group, topic, queue_id)
+                        pulled = self._offsets.pulled(group, topic, queue_id)
+                        found.append(_QueueOf(group, topic, queue_id, wanted, consumed, pulled))
+        return found
+
+    def _wanted(self, group: str, subscription: SubscriptionData) -> MessageFilter:
+        if is_tag_type(subscription.expression_type):
+            return message_filter(subscription, None)
+        filters = self._clients.filters
+        known = filters.find(subscription.topic, group)
+        return ALL_MESSAGES if known is None else MessageFilter(bits=filters.bit_test(known))
+
+    def _behind(self, queue: _QueueOf) -> _Behind:
+        maximum = self._store.served.maximum(queue.topic, queue.queue_id)
+        consumed = queue.consumed if queue.consumed >= 0 else maximum
+        started = max(0, queue.pulled)
+        committed = queue.consumed if queue.consumed >= 0 else started
+        return _Behind(
+            lag=self._count(queue, consumed, maximum),
+            consumed_ms=self._store_time(queue, consumed),
+            in_flight=self._count(queue, committed, started),
+            pulled_ms=self._store_time(queue, started),
+            ready=self._count(queue, queue.pulled if queue.pulled >= 0 else maximum, maximum),
+        )
+
+    def _count(self, queue: _QueueOf, start: int, end: int) -> int:
+        """Messages that the group wants. Java: calculateMessageCount with estimateAccumulation."""
+        if end <= start or queue.wanted == ALL_MESSAGES:
+            return max(0, end - start)
+        return self._store.served.count_wanted(queue.topic, queue.queue_id, start, end, queue.wanted, ENTRIES_MOST)
+
+    def _store_time(self, queue: _QueueOf, offset: int) -> int:
+        return max(0, self._store.served.store_time(queue.topic, queue.queue_id, offset))
+
+    # Transactions, store, timer
+
+    def _halves(self, now_ms: int) -> Iterator[Family]:
+        yield family(names.HALF_MESSAGES, (((topic,), count) for topic, count in sorted(self._half_messages().items())))
+
+    def _storage(self, now_ms: int) -> Iterator[Family]:
+        service, served = self._store.service, self._store.served
+        total, free = disk_room_bytes(service.root)
+        yield family(names.STORAGE_SIZE, [((), total - free)])
+        behind = max(0, served.log_end - service.store.writer.synced_end) + (service.held_bytes or 0)
+        yield family(names.FLUSH_BEHIND, [((), behind)])
+        yield family(names.DISPATCH_BEHIND, [((), max(0, served.log_end - service.dispatched_end))])
+        earliest = self._store.earliest_store_time_ms()
+        if earliest > 0:
+            yield family(names.RESERVE_TIME, [((), now_ms - earliest)])
+
+    def _timer(self, now_ms: int) -> Iterator[Family]:
+        served, timer = self._store.served, self._metrics.timer
+        page = self._server.timer_page()
+        has_checkpoint = len(page) >= CHECKPOINT.itemsize
+        entered = read_ms = 0
+        if has_checkpoint:
+            checkpoint = np.frombuffer(page, CHECKPOINT, 1)[0]
+            entered, read_ms = int(checkpoint["queue_offset"]), int(checkpoint["last_read_time_ms"])
+        maximum = served.maximum(TIMER_TOPIC, 0)
+        lag = max(0, maximum - entered)
+        waits_since = served.store_time(TIMER_TOPIC, 0, entered) if lag else 0
+        yield family(names.TIMER_ENQUEUE_LAG, [((), lag)])
+        yield family(names.TIMER_ENQUEUE_LATENCY, [((), _age(now_ms, waits_since))])
+        yield family(names.TIMER_DEQUEUE_LAG, [((), timer.waiting)])
+        late_s = max(0, now_ms - read_ms) // 1_000 if timer.waiting and read_ms > 0 else 0
+        yield family(names.TIMER_DEQUEUE_LATENCY, [((), late_s)])
+        counts = self._server.timing_counts()
+        yield family(names.TIMING_MESSAGES, (((topic,), count) for topic, count in sorted(counts.items())))
+        bounds = zip(names.TIMER_BOUNDS_S, timer.due_within, strict=True)
+        yield family(names.TIMER_SNAPSHOT, (((str(bound),), count) for bound, count in bounds))
+
+
+def _program(client: KnownClient) -> tuple[str, str]:
+    return client.language.lower(), version_text(client.version)
+
+
+def _oldest(one_ms: int, other_ms: int) -> int:
+    return min(one_ms, other_ms) if one_ms and other_ms else one_ms or other_ms
+
+
+def _age(now_ms: int, since_ms: int) -> int:
+    """0 if it is since never. Departure: never negative, where the broker's clock was set back."""
+    return max(0, now_ms - since_ms) if since_ms > 0 else 0

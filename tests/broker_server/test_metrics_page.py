@@ -1,0 +1,129 @@
+"""The page of metrics of a broker that runs, and the settings for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_mq.broker_server.settings import MetricsSettings, read_configuration
+from spark_mq.client.message import Message, MessageExt
+from spark_mq.client.producer import Producer
+from spark_mq.client.pull_consumer import PullConsumer
+from spark_mq.client.settings import ClientSettings
+from spark_mq.remoting_server.server import ListenError
+from storage.errors import ConfigurationError
+from tests.broker_server.test_running_broker import running
+from tests.support.java_broker import free_ports, wait_until
+from tests.support.metric_pages import MetricPage
+from tests.support.own_servers import our_name_server
+
+SETTINGS = "metricsExporterType=PROM\nmetricsPromExporterHost=127.0.0.1\nmetricsPromExporterPort=0\n"
+
+
+def test_a_broker_shows_what_it_took_and_gave_and_who_is_behind(tmp_path: Path) -> None:
+    more = f"{SETTINGS}metricsLabel=zone:a,rack:7\nmetricsInDelta=true\nbrokerClusterName=C\n"
+    with our_name_server(tmp_path) as names:
+        settings = ClientSettings((names.address,))
+        with running(tmp_path / "store", free_ports(), names.address, more) as broker:
+            assert broker.metrics_address is not None
+            address = "{}:{}".format(*broker.metrics_address)
+            with Producer(settings, "P") as producer:
+                sent = [producer.send(Message("Topic", b"x" * 200, "a" if n % 3 else "b")) for n in range(30)]
+                page = MetricPage.at(address)
+                assert page.value("rocketmq_producer_connections", language="python") == 2, (
+                    "also of CLIENT_INNER_PRODUCER"
+                )
+            taken = {"topic": "Topic", "message_type": "normal", "is_system": "false"}
+            assert page.value("rocketmq_messages_in_total", **taken) == 30
+            assert page.value("rocketmq_message_size_count", **taken) == 30
+            assert page.value("rocketmq_throughput_in_total", **taken) == page.value(
+                "rocketmq_message_size_sum", **taken
+            )
+            with PullConsumer(settings, "G") as consumer:
+                consumer.subscribe("Topic")
+                found: list[MessageExt] = []
+                wait_until(lambda: found.extend(consumer.poll(500)) or len(found) == 30, "all are read")
+                consumer.commit({result.queue: 0 for result in sent})
+                page = MetricPage.at(address)
+                assert page.value("rocketmq_messages_out_total", topic="Topic", consumer_group="G") == 30
+                assert page.value("rocketmq_consumer_lag_messages", consumer_group="G") == 30
+                assert page.value("rocketmq_consumer_inflight_messages", consumer_group="G") == 30
+                assert page.value("rocketmq_consumer_ready_messages", consumer_group="G") == 0
+                assert 0 < (page.value("rocketmq_consumer_lag_latency_milliseconds", consumer_group="G") or 0) < 600_000
+                assert page.value("rocketmq_consumer_connections", consumer_group="G", consume_mode="pull") == 1
+            with PullConsumer(settings, "Tagged") as consumer:
+                consumer.subscribe("Topic", "b")
+                consumer.poll(2_000, 1)
+                consumer.commit({result.queue: 0 for result in sent})
+                page = MetricPage.at(address)
+                assert page.value("rocketmq_consumer_lag_messages", consumer_group="Tagged") == 10, (
+                    "the wanted tags alone"
+                )
+            labels = page.label_names["rocketmq_messages_in_total"]
+            assert labels == {
+                *("topic", "message_type", "is_system", "cluster", "node_id", "node_type"),
+                *("zone", "rack", "aggregation", "otel_scope_name"),
+            }
+            own = next(sample.labels for sample in page.samples if sample.name == "rocketmq_broker_permission")
+            expected = {"cluster": "C", "node_id": "b", "node_type": "broker", "zone": "a", "aggregation": "delta"}
+            assert expected.items() <= own.items()
+            sends = {"request_code": "send_message_v2", "response_code": "success", "result": "success"}
+            assert page.value("rocketmq_rpc_latency_milliseconds_count", **sends) == 30
+    with pytest.raises(OSError, match="refused"):
+        MetricPage.at(address)
+
+
+def test_without_the_setting_nothing_is_counted_or_served(tmp_path: Path) -> None:
+    with running(tmp_path / "store", free_ports()) as broker:
+        assert broker.metrics_address is None
+        assert broker.broker.parts.traffic.metrics is None
+
+
+def test_a_port_that_is_taken_ends_the_start_and_leaves_the_store_free(tmp_path: Path) -> None:
+    with running(tmp_path / "one", free_ports(), "", SETTINGS) as first:
+        assert first.metrics_address is not None
+        taken = SETTINGS.replace("Port=0", f"Port={first.metrics_address[1]}")
+        with pytest.raises(ListenError, match="in use"), running(tmp_path / "two", free_ports(), "", taken):
+            raise AssertionError("it runs")
+    with running(tmp_path / "two", free_ports(), "", SETTINGS):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("metricsExporterType=OTLP_GRPC", "OTLP_GRPC and LOG are not supported"),
+        ("metricsExporterType=3", "OTLP_GRPC and LOG are not supported"),
+        ("metricsExporterType=prom", "metricsExporterType: 'prom': this broker serves metrics with PROM"),
+        ("metricsPromExporterPort=70000", "a port is 0 to 65535"),
+        ("metricsLabel=zone", "labels are name:value,name:value"),
+        ("metricsLabel=zo-ne:a", "labels are name:value,name:value"),
+        ("metricsOtelCardinalityLimit=0", "it must be greater than 0"),
+    ],
+)
+def test_a_setting_that_cannot_be_followed_is_refused_by_its_name(line: str, rule: str) -> None:
+    with pytest.raises(ConfigurationError, match=rule) as refused:
+        read_configuration(f"{line}\n".encode(), "broker.conf", {})
+    assert refused.value.key == line.partition("=")[0]
+
+
+@pytest.mark.parametrize(("text", "is_on"), [("PROM", True), ("2", True), ("DISABLE", False), ("0", False)])
+def test_javas_names_and_numbers_of_exporters_are_taken(text: str, is_on: bool) -> None:
+    found = read_configuration(f"metricsExporterType={text}\n".encode(), None, {})
+    assert found.metrics.is_on is is_on
+
+
+def test_the_defaults_are_javas() -> None:
+    assert MetricsSettings() == MetricsSettings("DISABLE", "", 5_557, "", False, 50_000)
+
+
+def test_without_prometheus_client_the_setting_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
+    with (
+        pytest.raises(ConfigurationError, match=r"pip install 'spark_mq\[metrics\]'"),
+        running(tmp_path / "store", free_ports(), "", SETTINGS),
+    ):
+        raise AssertionError("it runs")
