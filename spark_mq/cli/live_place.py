@@ -19,7 +19,7 @@ from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import MalformedResponseError, ResponseError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run, spawn
 from spark_mq.client.message import MessageQueue, decode_records
-from spark_mq.client.pulls import Pull, PullResult, PullStatus, Subscription, subscription
+from spark_mq.client.pulls import Pull, PullResult, PullStatus, subscription
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings, with_namespace, without_namespace
 from spark_mq.remoting.administration import OffsetWrapper, TopicOffset
@@ -170,14 +170,15 @@ class LivePlace:
             yield from (message for message in found if start <= message.queue_offset < end)
 
     def _pull(self, queue: QueueId, offset: int, limit: int = 32) -> Future[PullResult]:
-        return spawn(self._pulled(queue, offset, limit))
+        return spawn(self.pulled(queue, offset, limit))
 
-    async def _pulled(self, queue: QueueId, offset: int, limit: int) -> PullResult:
+    async def pulled(self, queue: QueueId, offset: int, limit: int, tags: str = "*") -> PullResult:
+        """One pull that does not wait; `tags` is "TagA || TagB"."""
         topic = self.at_brokers(queue.topic)
         pull = Pull(
             MessageQueue(topic, queue.broker_name, queue.queue_id),
             offset,
-            _all_of(topic),
+            subscription(topic, tags, 0),
             limit,
             suspend_ms=0,
             sends_subscription=True,
@@ -221,7 +222,7 @@ class LivePlace:
     async def _offset_by_time(self, queue: QueueId, time_ms: int, *, upper: bool) -> FoundOffset:
         place = MessageQueue(self.at_brokers(queue.topic), queue.broker_name, queue.queue_id)
         offset = await self.admin.search_offset(place, time_ms, upper=upper)
-        result = await self._pulled(queue, offset, 1)
+        result = await self.pulled(queue, offset, 1)
         found = decode_records(result.records) if result.status is PullStatus.FOUND else []
         times = [message.store_time_ms for message in found if message.queue_offset == offset]
         return FoundOffset(queue, offset, times[0] if times else None)
@@ -285,7 +286,3 @@ def behind(
         return 0, 0, 0
     is_known = newest_ms is not None and offsets.last_time_ms > 0
     return offsets.broker_offset - stored, None, newest_ms - offsets.last_time_ms if is_known and newest_ms else None
-
-
-def _all_of(topic: str) -> Subscription:
-    return subscription(topic, "*", 0)
