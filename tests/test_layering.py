@@ -57,11 +57,12 @@ ROOMS = {
     "sink": "words format files settings log tables rules put batch facade transaction hand_over remoting "
     "client conditions broker source",
     "archive": "words files conditions source",
+    "lag": "words files tables rules facade remoting client conditions source",
     "spark_mq": "words format settings queues rules put facade remoting client conditions source sink",
     "jobs": "words format files settings log tables dispatch rules recovery facade delay transaction conditions source sink archive "
     "spark_mq",
     "cli": "words format files settings tables dispatch rules put batch recovery facade service ha hand_over remoting "
-    "client remoting_server namesrv controller conditions broker_server source spark_mq jobs",
+    "client remoting_server namesrv controller conditions broker_server source lag spark_mq jobs",
 }
 """From the ground up: a room's row names only rooms above its own line, so there is no circle."""
 

@@ -31,17 +31,24 @@ from spark_mq.client.errors import (
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.message import MessageExt, decode_records
+from spark_mq.client.pulls import Pull, PullResult, PullStatus, subscription
 from spark_mq.client.routes import LOGICAL_PREFIX, TopicRoute, read_address
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.administration import (
+    BrokerConsumeStatsRequest,
+    BrokerStats,
+    BrokerStatsRequest,
     ClientConnection,
     ConsumerConnection,
     ConsumeStats,
+    ConsumeStatsList,
+    ConsumeTimeSpans,
     CreateTopicRequest,
     DeleteGroupRequest,
     OffsetWrapper,
     ProducerConnection,
+    QueueTimeSpan,
     SubscriptionGroupTable,
     TopicOffset,
     TopicRequest,
@@ -55,6 +62,7 @@ from spark_mq.remoting.consumers import (
     ConsumerRunningInfo,
     ConsumerRunningInfoRequest,
     ConsumeStatsRequest,
+    ConsumeTimeSpanRequest,
     GroupRequest,
     OffsetTable,
     ProducerGroupRequest,
@@ -82,6 +90,10 @@ _READ_WRITE = 6
 _RUNNING_INFO_MS = 10_000  # so long the broker waits for the client
 _END_OF_TIME = 0x7FFF_FFFF_FFFF_FFFF
 _QUERY_TIMEOUTS = 3  # Java gives an index look-up three times as long
+_WHOLE_BROKER_TIMEOUTS = 8  # mqadmin brokerConsumeStats waits for 50 s
+_NEVER_COUNTED = "not exist"
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""The group in whose name operators pull; every broker knows it. Java: MixAll.TOOLS_CONSUMER_GROUP."""
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -295,6 +307,45 @@ class AsyncAdmin(QueueCalls):
         bodies = [read_answer_body(ConsumeStats, answer, address, code) for address, answer in answers]
         return {queue: found for body in bodies for queue, found in sorted(body.offset_table.items())}
 
+    async def group_stats(self, address: str, group: str) -> ConsumeStats:
+        """What one broker knows of the group's progress, and how fast it reads there (208). Empty where the group has no offset."""
+        code = RequestCode.GET_CONSUME_STATS
+        answer = await self._instance.ask(address, make_call(code, ConsumeStatsRequest(consumer_group=group)), group=group)
+        return read_answer_body(ConsumeStats, answer, address, code)
+
+    async def all_stats(self, address: str) -> dict[str, tuple[ConsumeStats, ...]]:
+        """The progress of all groups of one broker, by topic (317). As long as mqadmin does it waits for the answer."""
+        code = RequestCode.GET_BROKER_CONSUME_STATS
+        command = make_call(code, BrokerConsumeStatsRequest(is_order=False))
+        answer = await self._instance.ask(address, command, timeouts=_WHOLE_BROKER_TIMEOUTS)
+        body = read_answer_body(ConsumeStatsList, answer, address, code)
+        return {group: stats for table in body.consume_stats for group, stats in sorted(table.items())}
+
+    async def all_offsets(self, address: str) -> bytes:
+        """The offsets that all groups have stored at one broker, as its consumerOffset.json has them (43)."""
+        code = RequestCode.GET_ALL_CONSUMER_OFFSET
+        answer = await self._instance.ask(address, make_call(code), timeouts=_WHOLE_BROKER_TIMEOUTS)
+        return bytes(answer.body)
+
+    async def time_spans(self, address: str, topic: str, group: str) -> tuple[QueueTimeSpan, ...]:
+        """How old the messages of a topic's queues at one broker are, and the group's next one (303)."""
+        code = RequestCode.QUERY_CONSUME_TIME_SPAN
+        command = make_call(code, ConsumeTimeSpanRequest(topic=topic, group=group))
+        answer = await self._instance.ask(address, command, topic=topic, group=group)
+        return read_answer_body(ConsumeTimeSpans, answer, address, code).spans
+
+    async def broker_stats(self, address: str, name: str, key: str) -> BrokerStats | None:
+        """What a broker counts, as TOPIC_PUT_NUMS of a topic (315); None of what it never counted since its start."""
+        code = RequestCode.VIEW_BROKER_STATS_DATA
+        command = make_call(code, BrokerStatsRequest(stats_name=name, stats_key=key))
+        try:
+            answer = await self._instance.ask(address, command)
+        except ResponseError as error:
+            if error.code != ResponseCode.SYSTEM_ERROR or _NEVER_COUNTED not in (error.remark or ""):
+                raise
+            return None
+        return read_answer_body(BrokerStats, answer, address, code)
+
     async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
         """The state of one consumer of the group, in its own words (307, passed on by a broker)."""
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
@@ -338,6 +389,23 @@ class AsyncAdmin(QueueCalls):
         return await self._reset(header, group, queue.topic, (address,))
 
     # Messages.
+
+    async def peek(self, queue: MessageQueue, offset: int, limit: int = 32) -> PullResult:
+        """Messages of a queue from an offset on, as an operator looks at them: no offset is stored, nothing is waited for (11)."""
+        pull = Pull(queue, offset, subscription(queue.topic, "*", 0), limit, suspend_ms=0, sends_subscription=True)
+        return await self.pull(pull, TOOLS_GROUP)
+
+    async def store_time_ms(self, queue: MessageQueue, offset: int) -> int | None:
+        """When the first message at the offset or behind it was stored, by a pull; None where there is none."""
+        for _ in range(2):  # an offset before the queue's begin is answered with that begin
+            result = await self.peek(queue, offset, 1)
+            if result.status is PullStatus.FOUND:
+                found = [each.store_time_ms for each in decode_records(result.records) if each.queue_offset >= offset]
+                return found[0] if found else None
+            if result.next_offset <= offset:
+                return None
+            offset = result.next_offset
+        return None
 
     async def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
         """The message of a broker's id, which names its address and its place in the log (33).
@@ -548,6 +616,11 @@ class Admin:
     group_offset = _waited_for(AsyncAdmin.group_offset)
     store_group_offset = _waited_for(AsyncAdmin.store_group_offset)
     consume_stats = _waited_for(AsyncAdmin.consume_stats)
+    group_stats = _waited_for(AsyncAdmin.group_stats)
+    all_stats = _waited_for(AsyncAdmin.all_stats)
+    all_offsets = _waited_for(AsyncAdmin.all_offsets)
+    time_spans = _waited_for(AsyncAdmin.time_spans)
+    broker_stats = _waited_for(AsyncAdmin.broker_stats)
     groups = _waited_for(AsyncAdmin.groups)
     create_group = _waited_for(AsyncAdmin.create_group)
     delete_group = _waited_for(AsyncAdmin.delete_group)
@@ -561,6 +634,8 @@ class Admin:
 
     # Messages.
 
+    peek = _waited_for(AsyncAdmin.peek)
+    store_time_ms = _waited_for(AsyncAdmin.store_time_ms)
     view_message = _waited_for(AsyncAdmin.view_message)
     query_by_key = _waited_for(AsyncAdmin.query_by_key)
     query_by_unique_key = _waited_for(AsyncAdmin.query_by_unique_key)

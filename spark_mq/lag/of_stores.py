@@ -1,0 +1,85 @@
+"""Looks at stores on a disk, also beside their running brokers. A broker writes the groups' offsets every five seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from spark_mq.lag.checkpoints import read_position
+from spark_mq.lag.figures import LagReport, Look, Looks, Position, Reader
+from spark_mq.source.cluster import Cluster
+from spark_mq.source.offsets import QueueId
+from storage import MessageStore
+from storage.epoch_times import current_time_ms
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+
+_Wanted = Mapping[tuple[Reader, QueueId], int | None]
+
+
+class StoreLag:
+    """Who is behind in the stores of a cluster. Not for several threads at a time. The caller closes the cluster."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        checkpoints: Sequence[str] = (),
+        with_bytes: bool = False,
+        clock: Callable[[], int] = current_time_ms,
+    ) -> None:
+        """`checkpoints` are directories of Spark queries. `with_bytes` also adds up the unread records, whose queue entries it reads."""
+        self._cluster = cluster
+        self._checkpoints = checkpoints
+        self._with_bytes = with_bytes
+        self._clock = clock
+        self._looks = Looks()
+
+    def look(self, groups: Collection[str] | None = None) -> LagReport:
+        """All readers, or some groups and all queries. A group without any offset is not listed.
+
+        Raises StorageError, and OptionError for what is no checkpoint.
+        """
+        stores = self._cluster.stores
+        tables = {name: store.state(OFFSETS_FILE, ConsumerOffsets.load) for name, store in stores.items()}
+        queries = [read_position(directory) for directory in self._checkpoints]
+        self._cluster.refresh()  # after the offsets: none is ahead of a queue's end because that was read before
+        now_ms = self._clock()
+        positions: dict[tuple[Reader, QueueId], Position] = {}
+        for name, store in stores.items():
+            wanted = dict(_of_groups(name, store, tables[name], groups))
+            for query in queries:
+                reader = Reader(query.name, "query")
+                own = {queue: offset for queue, offset in query.offsets.items() if queue.broker_name == name}
+                wanted |= {(reader, queue): offset for queue, offset in own.items()}
+            positions |= self._positions(store, wanted)
+        return self._looks.report(Look(now_ms, positions, {}, {}))
+
+    def _positions(self, store: MessageStore, wanted: _Wanted) -> dict[tuple[Reader, QueueId], Position]:
+        found: dict[tuple[Reader, QueueId], Position] = {}
+        behind: dict[tuple[Reader, QueueId], int] = {}
+        bounds = {queue: store.bounds(queue.topic, queue.queue_id) for queue in {queue for _, queue in wanted}}
+        for (reader, queue), offset in wanted.items():
+            known = bounds[queue]
+            position = found[reader, queue] = Position(None if known is None else known[1], offset)
+            if known is not None and offset is not None and position.lag:
+                behind[reader, queue] = max(offset, known[0])
+        asked = [(queue.topic, queue.queue_id, first) for (_, queue), first in behind.items()]
+        for ((reader, queue), first), place in zip(behind.items(), store.positions(asked), strict=True):
+            position = found[reader, queue]
+            size = None
+            if self._with_bytes and first == position.group_offset:  # else a part of them has expired
+                size = store.size_between(queue.topic, queue.queue_id, first, position.broker_offset or 0)
+            since_ms = None if place is None else place.store_time_ms
+            found[reader, queue] = position._replace(unread_since_ms=since_ms, unread_bytes=size)
+        return found
+
+
+def _of_groups(
+    broker_name: str, store: MessageStore, table: ConsumerOffsets | None, groups: Collection[str] | None
+) -> dict[tuple[Reader, QueueId], int | None]:
+    """The stored offsets in every queue of the groups' topics; None in a queue where nothing is stored."""
+    found: dict[tuple[Reader, QueueId], int | None] = {}
+    for (topic, group), stored in () if table is None else table.offsets.items():
+        if groups is None or group in groups:
+            for queue_id in sorted({*store.queue_ids(topic), *stored}):
+                found[Reader(group), QueueId(topic, broker_name, queue_id)] = stored.get(queue_id)
+    return found
