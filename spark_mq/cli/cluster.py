@@ -57,7 +57,7 @@ def groups(
             like = nearest(group, known)
             raise CommandError(f"there is no group {group}", f"did you mean {like}?" if like else None)
         listed = [name for name in known if every_group or not _is_rocketmqs(name)] if group is None else [group]
-        connections = together([partial(_connection_of, place, name) for name in listed])
+        connections = together([partial(connection_of, place, name) for name in listed])
         lags = list(place.group_lags(group))
         found = [_group_entry(place, name, online, lags) for name, online in zip(listed, connections, strict=True)]
     finally:
@@ -78,7 +78,7 @@ def _is_rocketmqs(group: str) -> bool:
     return group in BUILT_IN_GROUPS or is_system_group(group)
 
 
-async def _connection_of(place: LivePlace, group: str) -> ConsumerConnection | None:
+async def connection_of(place: LivePlace, group: str) -> ConsumerConnection | None:
     """The clients that are online; None if none is."""
     try:
         return await place.admin.consumer_connection(place.at_brokers(group))
@@ -140,7 +140,7 @@ def brokers(as_json: AsJson = False, connection: Connection = NO_CLUSTER) -> Non
             for name, data in sorted(table.items())
             for broker_id, address in sorted(data.broker_addresses.items())
         ]
-        found = together([partial(_figures, admin, address) for *_, address in known])
+        found = together([partial(figures_at, admin, address) for *_, address in known])
     finally:
         run(admin.close())
     lines = [
@@ -159,7 +159,8 @@ def brokers(as_json: AsJson = False, connection: Connection = NO_CLUSTER) -> Non
         raise typer.Exit(1)
 
 
-async def _figures(admin: AsyncAdmin, address: str) -> Mapping[str, str] | ClientError:
+async def figures_at(admin: AsyncAdmin, address: str) -> Mapping[str, str] | ClientError:
+    """The figures of one broker, or why it does not answer."""
     try:
         return await admin.runtime_info(address)
     except ClientError as error:
@@ -177,14 +178,14 @@ def _broker_entry(
         "brokerId": broker_id,
         "address": address,
         "version": figures.get("brokerVersionDesc"),
-        "inTps": _first_number(figures.get("putTps", "")),
-        "outTps": _first_number(figures.get("getTransferredTps", "")),
-        "diskRatio": _first_number(figures.get("commitLogDiskRatio", "")),
+        "inTps": first_number(figures.get("putTps", "")),
+        "outTps": first_number(figures.get("getTransferredTps", "")),
+        "diskRatio": first_number(figures.get("commitLogDiskRatio", "")),
         "bootTimestamp": int(boot) if boot.isdecimal() and len(boot) < 20 else None,
     }
 
 
-def _first_number(text: str) -> float | None:
+def first_number(text: str) -> float | None:
     """The first of `0.1 0.2 0.3`, which are rates over 10 s, 1 min and 10 min."""
     try:
         return float(text.split()[0])

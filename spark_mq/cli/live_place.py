@@ -116,6 +116,12 @@ class LivePlace:
         found = self._stats[queue.topic].get(queue)
         return (0, 0) if found is None else (found.min_offset, found.max_offset)
 
+    def newest_ms(self, queue: QueueId) -> int | None:
+        """When the queue's newest message was stored; None if it has none."""
+        self._look_at([queue.topic])
+        found = self._stats[queue.topic].get(queue)
+        return found.last_update_time_ms if found is not None and found.last_update_time_ms > 0 else None
+
     def _look_at(self, topics: Iterable[str]) -> None:
         """Ask for the queues of those that were not looked at. A topic that has gone meanwhile has none."""
         unseen = [topic for topic in topics if topic not in self._stats]

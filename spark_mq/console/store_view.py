@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -28,6 +28,8 @@ from spark_mq.console.views import (
     Transactions,
     one_of,
 )
+from spark_mq.lag.figures import LagReport
+from spark_mq.lag.of_stores import StoreLag
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.offsets import QueueId
 from storage import Message, MessageStore
@@ -36,7 +38,7 @@ from storage.delay.timer_files import ALL_TICKS, TimerLog, TimerWheel
 from storage.delay.timer_store import due_units
 from storage.epoch_times import current_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
-from storage.files.local_file_system import LocalFileSystem, disk_room_bytes
+from storage.files.local_file_system import UNKNOWN, LocalFileSystem, disk_used_percent
 from storage.files.remote import file_system_of
 from storage.format.delay import due_times_ms, effective_precision_ms
 from storage.names import MASTER_ID
@@ -54,11 +56,12 @@ class StoreViews:
 
     is_cluster = False
 
-    def __init__(self, path: str, conf: str | None = None) -> None:
-        """Raises what `Cluster.open` raises."""
+    def __init__(self, path: str, conf: str | None = None, checkpoints: Sequence[str] = ()) -> None:
+        """`checkpoints` are directories of Spark queries, shown beside the groups. Raises what `Cluster.open` raises."""
         self.name = path
         self._conf = conf
         self._cluster = open_cluster(path, conf)
+        self._lag = StoreLag(self._cluster, checkpoints=checkpoints)
         self._lock = threading.Lock()
 
     @contextmanager
@@ -66,6 +69,10 @@ class StoreViews:
         with self._lock:
             self._cluster.refresh()
             yield StoreView(self._cluster, self._conf)
+
+    def lags(self) -> LagReport:
+        with self._lock:
+            return self._lag.look()
 
     def close(self) -> None:
         with self._lock:
@@ -119,6 +126,13 @@ class StoreView:
     def by_message_id(self, msg_id: str) -> list[FoundMessage]:
         return self.place.by_message_id(msg_id, None)
 
+    def log_place(self, found: FoundMessage) -> str | None:
+        place = found.message.commitlog_offset
+        for file in self._stores[found.broker_name].log.files:
+            if file.start <= place < file.end:
+                return f"{file.path} at {place - file.start:,}"
+        return None
+
     def members(self, group: str) -> None:
         return None
 
@@ -159,11 +173,13 @@ def _state(cluster_name: str, name: str, store: MessageStore) -> BrokerState:
         "log files": len(store.log.files),
     }
     if LocalFileSystem().exists(store.root):
-        total, free = disk_room_bytes(store.root)
-        figures["disk used"] = f"{1 - free / total:.0%}" if total else None
+        used = disk_used_percent(store.root)
+        figures["disk used"] = None if used == UNKNOWN else f"{used} %"
         figures["last stop"] = "clean" if plan.was_clean else "none: open in a broker, or killed"
     role = mode.broker_role.lower().replace("_", " ")
-    return BrokerState(cluster_name, name, mode.broker_id, role, store.root, None, figures, trouble)
+    broker_id = store.config.settings.get("brokerId", "")
+    number = int(broker_id) if broker_id.isdecimal() and len(broker_id) < 10 else None
+    return BrokerState(cluster_name, name, number, role, store.root, None, figures, trouble)
 
 
 def _transactions(name: str, store: MessageStore) -> Transactions:

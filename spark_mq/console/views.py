@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from spark_mq.cli.message_lines import Unreadable
 from spark_mq.cli.output import UsageError
 from spark_mq.cli.places import FoundMessage, Place
+from spark_mq.lag.figures import LagReport
 from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.source.offsets import QueueId
 from storage import Message
@@ -73,7 +74,7 @@ class Transactions(NamedTuple):
     open_count: int
     """Of the halves that were looked at."""
     not_looked_at: int
-    """Halves behind these."""
+    """Halves, and ends of halves, behind these: with some, an ended transaction may be among the open ones."""
 
 
 class DelayLevel(NamedTuple):
@@ -139,6 +140,10 @@ class View(Protocol):
         """The message of a broker's id. Raises ValueError where it is no such id."""
         ...
 
+    def log_place(self, found: FoundMessage) -> str | None:
+        """File of the log, and position in it, of a message; None where the files cannot be seen."""
+        ...
+
     def members(self, group: str) -> ConsumerConnection | None:
         """The group's clients; None where none is online, or of stores."""
         ...
@@ -164,6 +169,10 @@ class Views(Protocol):
     def is_cluster(self) -> bool: ...
 
     def opened(self) -> AbstractContextManager[View]: ...
+
+    def lags(self) -> LagReport:
+        """Who is behind, with rates since the calls of the last minute."""
+        ...
 
     def close(self) -> None: ...
 
