@@ -1,6 +1,6 @@
 # make demo and make test do all of their own set-up. `make help` lists the rest.
 VENV = .venv
-EXTRAS = spark delta connect fast s3 rocksdb archive acl notebook  # of pyproject.toml, those that tests use
+EXTRAS = spark delta connect fast s3 rocksdb archive acl console notebook  # of pyproject.toml, those that tests use
 JOBS = 3  # test processes, more than cores because some wait; each may start a JVM of its own
 PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of processes that tests start compiles this project again

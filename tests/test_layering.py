@@ -63,6 +63,8 @@ ROOMS = {
     "spark_mq",
     "cli": "words format files settings tables dispatch rules put batch recovery facade service ha hand_over remoting "
     "client remoting_server namesrv controller conditions broker_server source lag spark_mq jobs",
+    "console": "words format files queues tables rules batch facade delay transaction remoting client conditions source lag "
+    "spark_mq jobs cli",
 }
 """From the ground up: a room's row names only rooms above its own line, so there is no circle."""
 

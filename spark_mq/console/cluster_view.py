@@ -72,10 +72,15 @@ class ClusterViews:
     is_cluster = True
 
     def __init__(self, name: str, settings: ClientSettings, checkpoints: Sequence[str] = ()) -> None:
-        """`name` is what pages call the cluster."""
+        """`name` is what pages call the cluster. Raises ClientError if no name server answers."""
         self.name = name
         self._settings = settings
         self._kept = LivePlace(settings)  # its connections stay while no request has a view
+        try:
+            self._kept.known_topics()  # so a wrong address is said before anything is served
+        except BaseException:
+            self._kept.close()
+            raise
         self._lag = ClusterLag(settings, checkpoints=checkpoints)
         self._lag_lock = threading.Lock()
 

@@ -23,7 +23,7 @@ from spark_mq.cli.output import UsageError, duration_in_words, time_text
 from spark_mq.console.replays import Replays
 from spark_mq.console.samples import Samples
 from spark_mq.console.security import Access
-from spark_mq.console.shown import beginning, compression_of, finalized, visible
+from spark_mq.console.shown import beginning, compression_of, visible
 from spark_mq.console.views import Views
 from spark_mq.options import parse_time
 from spark_mq.source.archive_table import Place as ArchivePlace
@@ -138,6 +138,13 @@ def number(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def finalized(value: object) -> object:
+    """What a template prints of a value: a dash for nothing, visible text; markup is the templates' own."""
+    if value is None:
+        return "–"
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def as_typed(text: str | None) -> Markup:

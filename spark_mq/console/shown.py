@@ -10,8 +10,6 @@ import json
 import re
 from typing import NamedTuple
 
-from markupsafe import Markup
-
 from storage import Message
 from storage.errors import CorruptMessageError
 from storage.format.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD
@@ -51,13 +49,6 @@ def visible(text: str) -> str:
 def visible_lines(text: str) -> str:
     """The same of a text with lines and tabs."""
     return _HIDDEN_IN_LINES.sub(_mark, text.replace("\r\n", "\n"))
-
-
-def finalized(value: object) -> object:
-    """What a template prints of a value: a dash for nothing, visible text; markup is the templates' own."""
-    if value is None:
-        return "–"
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 COMPRESSIONS = {COMPRESSION_LZ4: "LZ4", COMPRESSION_ZSTD: "ZSTD"}

@@ -22,6 +22,7 @@ FIRST_LINE = 300
 # Each command as it is called on PATH; `demo` and `doctor` take none.
 CALLS = {
     "bind-log": ["bind-log", "PATH"],
+    "console": ["console", "PATH"],
     "convert": ["convert", "PATH", "TARGET"],
     "confirm-sink": ["confirm-sink", "PATH", "sink-a"],
     "close": ["close", "PATH"],
