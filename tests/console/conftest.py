@@ -1,0 +1,55 @@
+"""The console over a store or a cluster, as an HTTP client sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from spark_mq.command_options import NO_CLUSTER, Connection
+from spark_mq.console.application import application
+from spark_mq.console.cluster_view import ClusterViews
+from spark_mq.console.pages import Console
+from spark_mq.console.replays import Replays
+from spark_mq.console.samples import Samples
+from spark_mq.console.security import Access
+from spark_mq.console.store_view import StoreViews
+from spark_mq.console.views import Views
+from tests.console.small_store import BASE, OpenConsole, make_store
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A small store of this test's own."""
+    return make_store(tmp_path)
+
+
+@pytest.fixture
+def open_console() -> Iterator[OpenConsole]:
+    """`open_console(root, token=…, allows_changes=…)`, or `open_console(connection=…)`."""
+    with ExitStack() as opened:
+
+        def open_one(
+            root: Path | str | None = None,
+            *,
+            connection: Connection = NO_CLUSTER,
+            token: str | None = None,
+            **parts: Any,
+        ) -> TestClient:
+            views: Views
+            path = None if root is None else str(root)
+            if path is None:
+                views = ClusterViews(connection.name_server or "", connection.settings())
+            else:
+                views = StoreViews(path)
+            replays = Replays(path, connection, audit=parts.pop("audit", None))
+            access = Access(token, checks_host=True)
+            console = Console(views, Samples(views, interval_s=3_600), replays, access, **parts)
+            client = TestClient(application(console), base_url=BASE, follow_redirects=False)
+            return opened.enter_context(client)
+
+        yield open_one
