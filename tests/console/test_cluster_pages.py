@@ -29,6 +29,16 @@ pytestmark = pytest.mark.slow
 COUNT = 90
 
 
+class Undecided:
+    """A listener that never knows."""
+
+    def execute(self, message: object, transaction_id: str, arg: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    def check(self, message: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnCluster]:
     with own_cluster(tmp_path_factory.mktemp("cluster")) as made:
@@ -40,7 +50,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnCluster]:
                 producer.send(Message("Orders", b"order %d" % number, tags=tags, keys=[f"order-{number}"]))
             letter = Message("%DLQ%billing", b"dead", properties={"RETRY_TOPIC": "Orders"})
             producer.hand_on(letter, MessageQueue(letter.topic, "own", 0))
-            producer.send(Message("Orders", b"late", properties={"DELAY": "18"}))
+            producer.send(Message("Orders", b"late", delay_level=18))
         yield made
 
 
@@ -86,11 +96,8 @@ def test_what_waits_at_a_delay_level_is_shown(client: TestClient) -> None:
 
 def test_an_open_transaction_is_shown(cluster: OwnCluster, client: TestClient) -> None:
     cluster.make_topic("Paid", 1)
-    producer = TransactionProducer(
-        cluster.settings, "Payers", lambda message, argument: TransactionState.UNKNOWN, lambda message: TransactionState.UNKNOWN
-    )
-    with producer:
-        sent = producer.send_in_transaction(Message("Paid", b"half"))
+    with TransactionProducer(cluster.settings, "Payers", Undecided()) as producer:
+        sent = producer.send_in_transaction(Message("Paid", b"half")).sent
         assert sent.message_id in text_of(client, "/transactions")
 
 

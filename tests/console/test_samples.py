@@ -109,7 +109,7 @@ def test_memory_is_bounded(views: PlannedViews, samples: Samples) -> None:
 def test_a_look_that_fails_is_said_until_one_succeeds(
     views: PlannedViews, samples: Samples, caplog: pytest.LogCaptureFixture
 ) -> None:
-    views.error = NameServerUnreachableError("127.0.0.1:1", "no connection")
+    views.error = NameServerUnreachableError([("127.0.0.1:1", "no connection")])
     samples.start()
     for _ in range(1_000):
         if samples.trouble is not None:
