@@ -156,7 +156,9 @@ class ClusterView:
 
     def _bounds(self, queue: QueueId) -> tuple[int, int]:
         if queue not in self.place.queues(queue.topic):
-            raise NotThereError(f"there is no queue {queue.queue_id} of topic {queue.topic} at broker {queue.broker_name}")
+            raise NotThereError(
+                f"there is no queue {queue.queue_id} of topic {queue.topic} at broker {queue.broker_name}"
+            )
         return self.place.bounds(queue)
 
     def by_message_id(self, msg_id: str) -> list[FoundMessage]:
@@ -254,4 +256,3 @@ def _state(
 
 def _figure(text: str | None) -> str | int | None:
     return int(text) if text is not None and text.isdecimal() and len(text) < 19 else text
-

@@ -42,7 +42,9 @@ class Serving:
     token_file: Annotated[
         str | None,
         typer.Option(
-            "--token-file", metavar="FILE", help=f"Its only line is the token; else the variable {TOKEN}, else a new one."
+            "--token-file",
+            metavar="FILE",
+            help=f"Its only line is the token; else the variable {TOKEN}, else a new one.",
         ),
     ] = None
     allow_changes: Annotated[

@@ -18,7 +18,6 @@ from spark_mq.client.trace import TraceLine, read_trace
 from spark_mq.console.pages import Asked, console_of, link, message_link, page
 from spark_mq.console.shown import as_hex, as_json, as_text, body_of
 from spark_mq.console.views import NotThereError, Page, View, one_of
-from spark_mq.replay import REPLAYED_FROM
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.errors import CorruptMessageError
@@ -278,7 +277,9 @@ def _wanted(view: View, asked: Asked) -> FoundMessage:
         try:
             found = view.by_message_id(msg_id)
         except ValueError as error:
-            raise UsageError(str(error), "an id that a client gave is a unique key: look for it in its topic") from error
+            raise UsageError(
+                str(error), "an id that a client gave is a unique key: look for it in its topic"
+            ) from error
         if not found:
             raise NotThereError(f"no message has the id {msg_id}")
         return found[0]
@@ -311,7 +312,9 @@ def body(request: Request) -> Response:
         content = message.body if "stored" in asked else message.plain_body
     except CorruptMessageError as error:
         raise CommandError(error.describe(), "the stored bytes can be downloaded") from error
-    name = f"message-{message.queue_id}-{message.queue_offset}.bin"  # numbers alone: no name of a topic becomes a file's
+    name = (
+        f"message-{message.queue_id}-{message.queue_offset}.bin"  # numbers alone: no name of a topic becomes a file's
+    )
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     return Response(content, media_type="application/octet-stream", headers=headers)
 

@@ -1,7 +1,7 @@
 """What a thread notes every few seconds, so that pages can show rates and a group's lag over time. Kept in memory, for some hours.
 
-    sample ──▶ ends of topics ──▶ messages a second
-           └─▶ who is behind (`spark_mq/lag/`) ──▶ unread messages of each group and topic
+sample ──▶ ends of topics ──▶ messages a second
+       └─▶ who is behind (`spark_mq/lag/`) ──▶ unread messages of each group and topic
 """
 
 from __future__ import annotations

@@ -97,7 +97,10 @@ def refusal(access: Access, method: str, path: str, headers: Headers) -> tuple[i
     """Status and reason of a request that is not answered; None for the others. Status 303: it needs the login first."""
     host = headers.get("host", "")
     if access.checks_host and not is_loopback(urlsplit(f"//{host}").hostname or "" if _is_host(host) else ""):
-        return 421, "This console answers on its loopback address alone: open it as http://127.0.0.1 or http://localhost."
+        return (
+            421,
+            "This console answers on its loopback address alone: open it as http://127.0.0.1 or http://localhost.",
+        )
     if method not in ("GET", "HEAD") and not _is_own_origin(headers, host):
         return 403, "A change must come from a page of this console."
     if path.startswith(STATIC) or path == LOGIN or access.lets_in(headers):
@@ -106,8 +109,9 @@ def refusal(access: Access, method: str, path: str, headers: Headers) -> tuple[i
 
 
 def _is_host(host: str) -> bool:
+    """Whether it is a name or an address with or without a port; `port` raises for another end."""
     try:
-        urlsplit(f"//{host}").port  # noqa: B018: it raises for one that is no port
+        urlsplit(f"//{host}").port  # noqa: B018
     except ValueError:
         return False
     return not set(host) & set("/?#@\\")

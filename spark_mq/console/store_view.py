@@ -41,7 +41,6 @@ from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.files.local_file_system import UNKNOWN, LocalFileSystem, disk_used_percent
 from storage.files.remote import file_system_of
 from storage.format.delay import due_times_ms, effective_precision_ms
-from storage.names import MASTER_ID
 from storage.rules.delays import REAL_TOPIC, TIMER_TOPIC
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID
 from storage.tables.delay_progress import read_timer_checkpoint

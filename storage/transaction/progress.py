@@ -62,7 +62,7 @@ def _position(store: MessageStore, table: ConsumerOffsets, topic: str) -> int:
 
 
 def _consumer_offsets(store: MessageStore) -> ConsumerOffsets:
-    """The table. Raises StateFileError: a broker starts with an empty one if the file is bad without a backup, which would lose all groups' progress."""
+    """The table. Raises StateFileError, where a broker starts with an empty one and loses all groups' progress."""
     return store.state(OFFSETS_FILE, ConsumerOffsets.load) or ConsumerOffsets()
 
 

@@ -40,12 +40,9 @@ def open_console() -> Iterator[OpenConsole]:
             token: str | None = None,
             **parts: Any,
         ) -> TestClient:
-            views: Views
             path = None if root is None else str(root)
-            if path is None:
-                views = ClusterViews(connection.name_server or "", connection.settings())
-            else:
-                views = StoreViews(path)
+            name, settings = connection.name_server or "", connection.settings
+            views: Views = ClusterViews(name, settings()) if path is None else StoreViews(path)
             replays = Replays(path, connection, audit=parts.pop("audit", None))
             access = Access(token, checks_host=True)
             console = Console(views, Samples(views, interval_s=3_600), replays, access, **parts)

@@ -261,7 +261,7 @@ def test_open_transactions_are_shown_and_ended_ones_are_not(
 # What messages contain
 
 HOSTILE = {
-    "markup": '<script>alert(1)</script><img src=x onerror=alert(1)>"\'><svg onload=alert(1)>',
+    "markup": "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><svg onload=alert(1)>",
     "template": "{{ 7*7 }}{% raw %}${7*7}<%= 7*7 %>",
     "bidi": "abc\u202etxt.exe\u2066\u200b\u0000\u001b[31m",
     "formula": "=cmd|' /C calc'!A0",
@@ -287,7 +287,9 @@ def test_a_hostile_message_makes_a_page_of_the_same_tags_as_a_plain_one(
     send_all(builder, "plain")
     send_all(builder, text)
     client = open_console(tmp_path / "broker-a")
-    topics = [parse_qs(urlsplit(each).query)["name"][0] for each in page(client, "/topics?all=1").links if "?name=" in each]
+    topics = [
+        parse_qs(urlsplit(each).query)["name"][0] for each in page(client, "/topics?all=1").links if "?name=" in each
+    ]
     plain, hostile = sorted(topics, key=lambda name: name != "plain")
     for address in ("/topic", "/message", "/message/related"):
         place = {"broker": "broker-a", "queue": 0, "offset": 0}
@@ -308,9 +310,7 @@ def test_a_hostile_message_makes_a_page_of_the_same_tags_as_a_plain_one(
 
 @pytest.mark.parametrize("address", ["/topic?name=", "/group?name=", "/dead-letters?group=", "/message?id=", "/x/"])
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_address_is_a_page_of_text(
-    kind: str, address: str, root: Path, open_console: OpenConsole
-) -> None:
+def test_a_hostile_address_is_a_page_of_text(kind: str, address: str, root: Path, open_console: OpenConsole) -> None:
     client = open_console(root)
     answer = client.get(address + link("", v=HOSTILE[kind][:300]).removeprefix("?v="))
     assert answer.status_code in (400, 404)
@@ -339,9 +339,7 @@ def test_a_hostile_address_is_a_page_of_text(
         ("/topic?name=" + "x" * 5_000, 400, "the limit is 4,096"),
     ],
 )
-def test_what_is_not_there_is_said(
-    address: str, status: int, said: str, root: Path, open_console: OpenConsole
-) -> None:
+def test_what_is_not_there_is_said(address: str, status: int, said: str, root: Path, open_console: OpenConsole) -> None:
     assert said in page(open_console(root), address, status).text
 
 
