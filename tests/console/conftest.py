@@ -20,12 +20,20 @@ from spark_mq.console.security import Access
 from spark_mq.console.store_view import StoreViews
 from spark_mq.console.views import Views
 from tests.console.small_store import BASE, OpenConsole, make_store
+from tests.support.fixture_stores import copy_store
+
+
+@pytest.fixture(scope="session")
+def shared_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small store that no test changes."""
+    return make_store(tmp_path_factory.mktemp("shared"))
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A small store of this test's own."""
-    return make_store(tmp_path)
+def root(tmp_path: Path, shared_root: Path) -> Path:
+    """A copy of this test's own."""
+    copy_store(shared_root.parent, tmp_path / "own")
+    return tmp_path / "own" / "store"
 
 
 @pytest.fixture

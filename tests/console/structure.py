@@ -16,10 +16,13 @@ class Structure(HTMLParser):
         """Each tag, and the names of its attributes."""
         self.text = ""
         self.links: list[str] = []
+        """Where links lead."""
         self.feed(page)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("a", "b", "code", "span", "strong"):
+            self.text += "\n"
         self.tags.append((tag, tuple(name for name, _ in attrs)))
         for name, value in attrs:
             assert not name.startswith("on"), (tag, name)
@@ -28,7 +31,8 @@ class Structure(HTMLParser):
                 assert value is not None
                 assert value.startswith(("/", "#")), value
                 assert not value.startswith("//"), value
-                self.links.append(value)
+                if tag == "a":
+                    self.links.append(value)
         if tag == "script":
             assert dict(attrs)["src"].startswith(STATIC)  # type: ignore[union-attr]
         assert tag not in ("style", "iframe", "object", "embed", "base")
