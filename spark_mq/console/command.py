@@ -156,12 +156,13 @@ class _Wanted:
         from spark_mq.console.security import Access
         from spark_mq.source.archive_table import Place
 
-        views = self._views()
         archive = None if self.beside.archive is None else Place.given(self.beside.archive, self.beside.storage)
+        store = self._store()
+        views = self._views()
         return Console(
             views,
             Samples(views),
-            Replays(self._store(), self.connection, conf=self.conf, audit=self.beside.audit),
+            Replays(store, self.connection, conf=self.conf, audit=self.beside.audit),
             Access(self.token, self.checks_host),
             allows_changes=self.serving.allow_changes,
             archive=archive,

@@ -1,7 +1,7 @@
 """What a page shows of text and bytes that somebody else has sent: always text, and nothing that hides.
 
 The templates escape every value. Characters that a browser does not draw, or that make it draw others elsewhere (controls, the marks of
-right-to-left text, blanks without width), are written out: `␛`, `⟨U+202E⟩`. A body is cut at a bound; the rest is downloaded.
+right-to-left text, blanks without width), are written out: `⟨ESC⟩`, `⟨U+202E⟩`. A body is cut at a bound; the rest is downloaded.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ _HIDDEN = re.compile(
 )
 _HIDDEN_IN_LINES = re.compile(f"(?![\n\t\ufffd]){_HIDDEN.pattern}")
 _SHOWN_AS_IT_IS = "\ufffd"
-_PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "\u2421"}
+_NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
 
 
 def _mark(found: re.Match[str]) -> str:
     character = found.group()
     if character == _SHOWN_AS_IT_IS:
         return character
-    return _PICTURES.get(character) or f"⟨U+{ord(character):04X}⟩"
+    name = _NAMES.get(character) or f"U+{ord(character):04X}"
+    return f"⟨{name}⟩"
 
 
 def visible(text: str) -> str:

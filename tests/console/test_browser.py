@@ -171,8 +171,8 @@ def test_the_plot_is_drawn_with_a_line_for_each_topic(served: Served, browser: A
     show(browser, DESKTOP, "light")
     browser.get(served.address + PAGES["group"])
     assert wait(lambda: browser.execute_script("return document.querySelectorAll('.plot canvas').length") == 1)
-    legend = browser.execute_script("return document.querySelector('.plot .u-legend').innerText")
-    assert {"Orders", "Payments"} <= set(legend.split())
+    labels = browser.find_elements("css selector", ".plot .u-legend .u-label")
+    assert [each.text for each in labels] == ["time", "Orders", "Payments"]
 
 
 def test_a_page_is_reached_and_paged_by_the_keyboard_alone(served: Served, browser: Any) -> None:
@@ -183,6 +183,8 @@ def test_a_page_is_reached_and_paged_by_the_keyboard_alone(served: Served, brows
     press_until(browser, Keys.TAB, lambda: focused(browser) == "Orders")
     press(browser, Keys.ENTER)
     assert wait(lambda: "name=Orders" in browser.current_url)
+    press_until(browser, Keys.TAB, lambda: focused(browser) == "To its queues")
+    press(browser, Keys.ENTER)
     press_until(browser, Keys.TAB, lambda: focused(browser) == "broker-a 0")
     press(browser, Keys.ENTER)
     assert wait(lambda: "queue=0" in browser.current_url)
@@ -227,7 +229,9 @@ def test_nothing_of_a_hostile_message_runs(served: Served, browser: Any) -> None
 
 
 def press(browser: Any, key: str) -> None:
-    browser.switch_to.active_element.send_keys(key)
+    from selenium.webdriver import ActionChains
+
+    ActionChains(browser).send_keys(key).perform()
 
 
 def press_until(browser: Any, key: str, is_there: Any) -> None:
