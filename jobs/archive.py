@@ -252,7 +252,7 @@ class _Report:
         if dry_run:
             left = {str(queue): list(bounds) for queue, bounds in done.left.items() if bounds[1] > bounds[0]}
             self._lines += [f"would archive {queue}: offsets [{start}, {end})" for queue, (start, end) in left.items()]
-            self._figures["wouldArchive"] = left
+            self._figures["would_archive"] = left
         elif done.commits:
             self._lines.append(
                 f"archived {rows:,} messages of {len(done.rows)} topics: {done.files} files of {done.size_bytes:,} bytes, "
@@ -278,7 +278,7 @@ class _Report:
             "commits": done.commits,
             "conflicts": done.conflicts,
             "gaps": [[str(gap.queue), gap.incarnation, gap.start, gap.end] for gap in done.gaps],
-            "newIncarnations": {str(queue): number for queue, number in done.new_lives},
+            "new_incarnations": {str(queue): number for queue, number in done.new_lives},
             "refused": {str(queue): rule for queue, rule in done.refused.items()},
         }
         self._is_idle = self._is_idle and not done.commits
@@ -292,7 +292,7 @@ class _Report:
             self._lines.append(f"the typed table of {done.topic} has new fields: {', '.join(done.new_fields)}")
         if done.is_conflict:
             self._lines.append(f"another run typed messages of {done.topic} meanwhile: run again for the rest")
-        typed = {"rows": done.rows, "failed": done.failed, "newFields": list(done.new_fields)}
+        typed = {"rows": done.rows, "failed": done.failed, "new_fields": list(done.new_fields)}
         self._figures["typed"] = {**self._typed, done.topic: typed}
         self._typed[done.topic] = typed
         self._is_idle = self._is_idle and not done.rows
@@ -302,21 +302,21 @@ class _Report:
         if options.keep is not None:
             for topic, count in sorted(done.dropped_files.items()):
                 self._lines.append(f"{would}dropped {count} files of {done.dropped_rows[topic]:,} messages of {topic}")
-            self._figures |= {"droppedFiles": done.dropped_files, "droppedRows": done.dropped_rows}
+            self._figures |= {"dropped_files": done.dropped_files, "dropped_rows": done.dropped_rows}
         if options.compact:
             if done.joined_files:
                 self._lines.append(f"{would}joined {done.joined_files} files into {done.into_files}")
-            self._figures |= {"joinedFiles": done.joined_files, "intoFiles": done.into_files}
+            self._figures |= {"joined_files": done.joined_files, "into_files": done.into_files}
         if options.vacuum is not None:
             self._lines.append(f"{would}deleted {len(done.deleted_files)} unused files")
-            self._figures["deletedFiles"] = done.deleted_files
+            self._figures["deleted_files"] = done.deleted_files
         for topic, reason in done.unread.items():
             self._lines.append(f"left: topic {topic}: {reason}")
-            self._figures["unreadTopics"] = done.unread
+            self._figures["unread_topics"] = done.unread
             self._exit_code = 1
         if done.conflicts:
             self._lines.append(f"{done.conflicts} commits met another process's: run again for the rest")
-            self._figures["upkeepConflicts"] = done.conflicts
+            self._figures["upkeep_conflicts"] = done.conflicts
         self._is_idle = self._is_idle and not (done.joined_files or done.dropped_files or done.deleted_files)
 
     def add_findings(self, findings: Sequence[Finding]) -> None:

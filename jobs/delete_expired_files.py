@@ -80,13 +80,13 @@ def _lines(plan: ExpiryPlan, renewed: int, dry_run: bool) -> Iterator[str]:
 
 def _figures(plan: ExpiryPlan, renewed: int, dry_run: bool) -> dict[str, object]:
     return {
-        "dryRun": dry_run,
-        "logFiles": len(plan.log_files),
-        "logBytes": plan.log_bytes,
-        "queueFiles": sum(len(queue.paths) for queue in plan.queues),
-        "indexFiles": len(plan.index_paths),
+        "dry_run": dry_run,
+        "log_files": len(plan.log_files),
+        "log_bytes": plan.log_bytes,
+        "queue_files": sum(len(queue.paths) for queue in plan.queues),
+        "index_files": len(plan.index_paths),
         "messages": dict(plan.messages_of_topics),
-        "renewedSinks": renewed,
+        "renewed_sinks": renewed,
     }
 
 

@@ -76,14 +76,14 @@ def _lines(levels: DeliveryReport, timed: TimerReport, at_ms: int) -> Iterator[s
 
 def _figures(levels: DeliveryReport, timed: TimerReport) -> dict[str, object]:
     return {
-        "byLevel": {str(level): count for level, count in sorted(levels.delivered.items())},
-        "byTime": timed.delivered,
+        "by_level": {str(level): count for level, count in sorted(levels.delivered.items())},
+        "by_time": timed.delivered,
         "rolled": timed.rolled,
         "cancelled": timed.cancelled,
-        "foundDelivered": levels.found_delivered + timed.found_delivered,
+        "found_delivered": levels.found_delivered + timed.found_delivered,
         "undeliverable": levels.undeliverable_count + timed.undeliverable_count,
         "waiting": sum(levels.pending.values()) + timed.pending,
-        "latenessMaxMs": {"byLevel": levels.lateness_max_ms, "byTime": timed.lateness_max_ms},
+        "lateness_max_ms": {"by_level": levels.lateness_max_ms, "by_time": timed.lateness_max_ms},
     }
 
 

@@ -100,7 +100,7 @@ def _sync(*directories: Path) -> None:
 
 def run(path: StorePath, shared: Shared) -> JobReport:
     report = rebuild_queues(path, conf=shared.conf, lock_timeout_ms=shared.lock_timeout_ms)
-    figures = {"queueEntries": report.added_entries, "indexKeys": report.indexed_keys}
+    figures = {"queue_entries": report.added_entries, "index_keys": report.indexed_keys}
     return JobReport(
         [f"{report.added_entries} queue entries and {report.indexed_keys} index keys written"], figures=figures
     )

@@ -331,7 +331,7 @@ def run(
         with closing(ClusterLetters(cluster, group, options.to)) as letters:
             return _locked_run(options, letters, cluster.to_options())
     except ReplayAtWorkError as error:
-        return JobReport([f"nothing done: {error}"], is_busy=True, figures={"nothingDone": str(error)})
+        return JobReport([f"nothing done: {error}"], is_busy=True, figures={"nothing_done": str(error)})
     except DescribedError as error:
         if isinstance(error, StorageError):
             raise
@@ -393,7 +393,7 @@ def _replay(
         said += [_listed(letter, options.group, options.to) for letter in letters]
         by_topic = Counter(target_of(letter.origin_topic, options.group, options.to) for letter in letters)
         said += [f"would replay {count} to {topic}" for topic, count in sorted(by_topic.items())]
-        figures = {"wouldReplay": dict(by_topic)}
+        figures = {"would_replay": dict(by_topic)}
         return JobReport(said or ["nothing to replay"], figures=figures)
     with progress_bar("dead letters") as on_progress:
         results = replay_letters(place, letters, audit or NoAudit(), pace=Pace(options.rate), on_progress=on_progress)

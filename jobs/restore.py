@@ -153,7 +153,7 @@ def _told(done: RestoreReport, *, dry_run: bool) -> JobReport:
         "finished": done.finished,
         "ranges": [[str(each.queue), each.incarnation, each.start, each.end] for each in done.ranges],
         "gaps": [[str(loss.queue), loss.incarnation, loss.start, loss.end] for loss in done.losses],
-        "unfinishedPlans": done.stuck,
+        "unfinished_plans": done.stuck,
         "conflict": done.conflict,
     }
     return JobReport(

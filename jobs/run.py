@@ -130,7 +130,7 @@ def job_command(
 
     def call(**given: Any) -> None:
         path, cluster = given.get("path"), given.get("connection", NO_CLUSTER)
-        place = {"nameServer": cluster.name_server} if path is None else {"store": path}
+        place = {"name_server": cluster.name_server} if path is None else {"store": path}
         job = _Job(partial(run, **given), {"job": name, **place}, given["shared"])
         raise typer.Exit(_turns(job, clock, sleep))
 
@@ -148,7 +148,7 @@ class _JobCommand(TyperCommand):
             return super().make_context(info_name, args, *more, **extra)
         except _UsageError as error:
             if prints_json:
-                head = {"job": self.name, "exitCode": USAGE}
+                head = {"job": self.name, "exit_code": USAGE}
                 print(json.dumps({**head, "error": error.format_message(), "hint": None}), flush=True)
             raise
 
@@ -221,7 +221,7 @@ def _run_once(job: _Job, *, after_idle: bool = False) -> _Turn:
         report, may_pass, text = job.run(), True, None
     except StoreLockedError as error:
         reason, may_pass, text = error.describe(), True, None
-        report = JobReport([f"nothing done: {reason}"], is_busy=True, figures={"nothingDone": reason})
+        report = JobReport([f"nothing done: {reason}"], is_busy=True, figures={"nothing_done": reason})
     except (OSError, *SESSION_ERRORS, SparkMqError, StorageError) as error:
         may_pass, named = _may_pass(error), from_os_error(error) if isinstance(error, OSError) else error
         text = str(named)
@@ -246,7 +246,7 @@ def _lines(report: JobReport, job: _Job, took_ms: int) -> Iterator[str]:
         if report.put is not None and (line := report.put.line()):
             yield f"{line}; {took_ms:,} ms"
         return
-    head = {**job.head, "exitCode": report.exit_code, "tookMs": took_ms}
+    head = {**job.head, "exit_code": report.exit_code, "took_ms": took_ms}
     if report.put is not None:
         put = {topic: {"messages": one.messages, "bytes": one.size_bytes} for topic, one in report.put.topics.items()}
         head["put"] = put

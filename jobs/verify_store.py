@@ -62,8 +62,8 @@ def run(path: StorePath, shared: Shared) -> JobReport:
                 for one in report.findings
             ],
             "records": report.records,
-            "queueEntries": report.queue_entries,
-            "indexKeys": report.index_keys,
+            "queue_entries": report.queue_entries,
+            "index_keys": report.index_keys,
         },
     )
 

@@ -37,6 +37,8 @@ BUSY = 75
 """A broker or another process holds the store: the same command may succeed later. sysexits.h: EX_TEMPFAIL."""
 INTERRUPTED = 130
 """Ctrl-C: 128 + SIGINT, as shells have it."""
+NOBODY_READS = 141
+"""The reader of standard output has gone, as `head` does: 128 + SIGPIPE, as shells have it."""
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -45,7 +45,7 @@ from storage.log.commit_log import LOOKS
 from storage.log.damage import warning_of
 from storage.log.fingerprint import LogFingerprint, take_fingerprint
 from storage.log.group_log import GroupLog
-from storage.names import nearest
+from storage.names import is_system_topic, nearest
 from storage.put.put import InnerPut, PutOptions, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
@@ -68,6 +68,7 @@ from storage.settings.load import (
     load_config,
     warn_of_unread,
 )
+from storage.tables.broker_names import broker_names
 from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
 from storage.tables.in_rocksdb import read_state
 from storage.tables.masters import copied_topics_end, forget_copied_topics
@@ -719,7 +720,9 @@ class MessageStore:
         table = self.state(TOPICS_FILE, TopicTable.load)
         known = {*self.topics(), *(table.topics if table is not None else ())}
         if topic not in known:
-            raise TopicNotFoundError(self.root, topic, nearest(topic, known))
+            names = broker_names(self.config, table or TopicTable())
+            own = partial(is_system_topic, broker_name=names.broker, cluster_name=names.cluster)
+            raise TopicNotFoundError(self.root, topic, nearest(topic, [name for name in known if not own(name)]))
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int:
         """Store time of the message at a queue offset; −1 where none is."""

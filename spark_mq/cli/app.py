@@ -7,6 +7,8 @@ with --json also an object on stdout, and end with a code of `spark_mq/terminal.
 from __future__ import annotations
 
 import io
+import os
+import select
 import sys
 import warnings
 from importlib import import_module
@@ -34,19 +36,24 @@ class Listed(NamedTuple):
 COMMANDS = {
     "demo": Listed(LOOK, "demo.demo", "Read, stream and copy an example store with Spark."),
     "doctor": Listed(LOOK, "upkeep.doctor", "Find what keeps Spark from working here."),
-    "topics": Listed(LOOK, "topics.topics", "List topics and their queues."),
+    "topics": Listed(LOOK, "topics.topics", "List topics."),
     "offset-by-time": Listed(LOOK, "topics.offset_by_time", "Find the offset of each queue at a time."),
-    "lag": Listed(LOOK, "topics.lag", "Show how far consumer groups are behind."),
+    "lag": Listed(LOOK, "lag.lag", "Show which consumer groups are behind."),
     "groups": Listed(LOOK, "cluster.groups", "List the consumer groups of a running cluster."),
     "brokers": Listed(LOOK, "cluster.brokers", "List the brokers of a running cluster."),
     "sink-status": Listed(LOOK, "sinks.sink_status", "Show what Spark sinks have written to a store."),
     "console": Listed(LOOK, ".console.command.console", "Show a cluster or stores as pages."),
+    "report": Listed(LOOK, "report.report", "Write a page about a store or a cluster."),
     "verify": Listed(LOOK, "upkeep.verify", "Compare queues, index and checkpoint with the log."),
     "dump": Listed(READ_AND_WRITE, "messages.dump", "Print messages, queue by queue."),
     "query": Listed(READ_AND_WRITE, "messages.query", "Find messages by key or by id."),
     "consume": Listed(READ_AND_WRITE, "cluster.consume", "Join a consumer group and print its messages."),
     "produce": Listed(READ_AND_WRITE, "produce.produce", "Write a message for each line of standard input."),
-    "create-topic": Listed(READ_AND_WRITE, "topics.create_topic", "Make a topic in a store or in a running cluster."),
+    "create-topic": Listed(
+        READ_AND_WRITE, "topic_changes.create_topic", "Make a topic in a store or in a running cluster."
+    ),
+    "alter-topic": Listed(READ_AND_WRITE, "topic_changes.alter_topic", "Change a topic's queues or permission."),
+    "delete-topic": Listed(READ_AND_WRITE, "topic_changes.delete_topic", "Delete a topic of a running cluster."),
     "reset-offset": Listed(
         READ_AND_WRITE, "cluster.reset_offset", "Move a consumer group to another place of a topic."
     ),
@@ -165,7 +172,12 @@ class _Commands(TyperGroup):
                 print_error(getattr(error, "format_message", error.__str__)(), None, USAGE)
             raise
         except Exception as error:
-            if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
+            if isinstance(error, BrokenPipeError) and _is_stdout_gone():
+                from spark_mq.terminal import NOBODY_READS
+
+                _drop_stdout()
+                raise typer.Exit(NOBODY_READS) from None
+            if ctx.params.get("debug"):
                 raise
             from spark_mq.cli.output import describe, print_error  # only here: it names the errors of all packages
 
@@ -207,9 +219,9 @@ First steps:
   spark-mq doctor                           find what keeps Spark from working here
 
 With a store of your own, also beside its running broker; nothing in it is changed:
-  spark-mq topics PATH                      list its topics and queues
+  spark-mq topics PATH                      list its topics
   spark-mq dump PATH --limit 5 --bodies     print its first messages
-  spark-mq lag PATH                         show how far its consumers are behind
+  spark-mq lag PATH                         show which consumers are behind
 
 With a running cluster, by the address of its name server:
   spark-mq topics -n HOST:9876              the same commands take it in place of PATH
@@ -256,4 +268,32 @@ def main() -> None:
             stream.reconfigure(encoding="utf-8")
 
     warnings.showwarning = lambda message, *_, **__: typer.echo(f"warning: {message}", err=True)
-    app()
+    try:
+        app()
+    except SystemExit as ending:
+        try:
+            if sys.stdout is not None:  # it is closed
+                sys.stdout.flush()
+        except BrokenPipeError:  # the last lines were still in the buffer
+            from spark_mq.terminal import NOBODY_READS
+
+            _drop_stdout()
+            raise SystemExit(ending.code or NOBODY_READS) from None
+        raise
+
+
+def _is_stdout_gone() -> bool:
+    """Whether the reader of standard output has gone."""
+    try:
+        watched = select.poll()
+        watched.register(sys.stdout.fileno(), select.POLLOUT)
+    except (OSError, ValueError):  # a test's stdout is no file
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0))
+
+
+def _drop_stdout() -> None:
+    """What is left to be written to standard output goes nowhere, also when Python ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

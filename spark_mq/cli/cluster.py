@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from spark_mq.cli.line_formats import Format, Printer, printer_of
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.message_lines import message_line
 from spark_mq.cli.output import CommandError, UsageError, print_json, print_table, say, time_in_words, time_text
@@ -26,6 +27,8 @@ from spark_mq.client.pulls import ExpressionType
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings, ConsumeFrom, PullSettings, PushSettings
 from spark_mq.command_options import NO_CLUSTER, Connection
+from spark_mq.lag.figures import GroupLag
+from spark_mq.lag.of_cluster import ClusterLag
 from spark_mq.options import parse_duration_ms, parse_time
 from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.remoting.consumers import ConsumeType
@@ -58,7 +61,7 @@ def groups(
             raise CommandError(f"there is no group {group}", f"did you mean {like}?" if like else None)
         listed = [name for name in known if every_group or not _is_rocketmqs(name)] if group is None else [group]
         connections = together([partial(connection_of, place, name) for name in listed])
-        lags = list(place.group_lags(group))
+        lags = _lags_of(place, group)
         found = [_group_entry(place, name, online, lags) for name, online in zip(listed, connections, strict=True)]
     finally:
         place.close()
@@ -88,23 +91,31 @@ async def connection_of(place: LivePlace, group: str) -> ConsumerConnection | No
         raise
 
 
+def _lags_of(place: LivePlace, group: str | None) -> dict[str, GroupLag]:
+    """The lag of one group or of all that have an offset, by name. Raises the first broker's error."""
+    with ClusterLag(place.settings, ages_a_look=0, with_rates=False) as looks:
+        report = looks.look(None if group is None else [group])
+    for error in report.errors:
+        raise error
+    return {each.reader.name: each for each in report.groups}
+
+
 def _group_entry(
-    place: LivePlace, group: str, online: ConsumerConnection | None, lags: Iterable[Mapping[str, Any]]
+    place: LivePlace, group: str, online: ConsumerConnection | None, lags: Mapping[str, GroupLag]
 ) -> dict[str, Any]:
     """A group as an object. Unread are the messages of the queues where it has an offset; null where it has none."""
-    own = [line for line in lags if line["group"] == group]
-    unread = [line["rows"] for line in own if line["rows"] is not None]
+    own = lags.get(group)
     subscribed = {} if online is None else online.subscription_table
     return {
         "group": group,
-        "consumeType": None if online is None else _TYPES.get(online.consume_type),
-        "messageModel": None if online is None else online.message_model,
-        "topics": sorted({place.here(name) for name in subscribed} | {line["topic"] for line in own}),
-        "rows": sum(unread) if unread else None,
+        "consume_type": None if online is None else _TYPES.get(online.consume_type),
+        "message_model": None if online is None else online.message_model,
+        "topics": sorted({place.here(name) for name in subscribed} | set(() if own is None else own.topics)),
+        "lag": None if own is None else own.lag,
         "subscriptions": {place.here(name): each.sub_string for name, each in sorted(subscribed.items())},
         "clients": [
             {
-                "clientId": each.client_id,
+                "client_id": each.client_id,
                 "address": each.client_address,
                 "language": each.language,
                 "version": each.version,
@@ -116,7 +127,7 @@ def _group_entry(
 
 def _group_row(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     topics = " ".join(entry["topics"]) or None
-    return entry["group"], len(entry["clients"]), entry["consumeType"], entry["messageModel"], topics, entry["rows"]
+    return entry["group"], len(entry["clients"]), entry["consume_type"], entry["message_model"], topics, entry["lag"]
 
 
 def _print_clients(entry: Mapping[str, Any]) -> None:
@@ -126,13 +137,29 @@ def _print_clients(entry: Mapping[str, Any]) -> None:
         print_table(("topic", "subscribed to"), list(entry["subscriptions"].items()))
 
 
+BROKER_HEADINGS = "cluster", "broker", "id", "role", "address", "version", "in/s", "out/s", "disk", "since"
+
+
 def brokers(as_json: AsJson = False, connection: Connection = NO_CLUSTER) -> None:
     """List the brokers of a running cluster.
 
     A row has address, version, messages a second in and out, and how full the disk is. A broker that does not answer has dashes (null),
     its error is on stderr, and the exit code is 1.
     """
-    admin = AsyncAdmin(connection.settings())
+    lines, errors = broker_lines(connection.settings())
+    if as_json:
+        print_json(lines)
+    else:
+        print_table(BROKER_HEADINGS, [broker_row(line) for line in lines])
+    for error in errors:
+        typer.echo(f"no answer: {error.describe()}", err=True)
+    if errors:
+        raise typer.Exit(1)
+
+
+def broker_lines(settings: ClientSettings) -> tuple[list[dict[str, Any]], list[ClientError]]:
+    """The brokers as objects, without figures where one does not answer; and why these do not."""
+    admin = AsyncAdmin(settings)
     try:
         table = run(admin.cluster_info()).broker_address_table
         known = [
@@ -147,16 +174,7 @@ def brokers(as_json: AsJson = False, connection: Connection = NO_CLUSTER) -> Non
         _broker_entry(*who, {} if isinstance(answer, ClientError) else answer)
         for who, answer in zip(known, found, strict=True)
     ]
-    if as_json:
-        print_json(lines)
-    else:
-        columns = "cluster", "broker", "id", "role", "address", "version", "in/s", "out/s", "disk", "since"
-        print_table(columns, [_broker_row(line) for line in lines])
-    errors = [error for error in found if isinstance(error, ClientError)]
-    for error in errors:
-        typer.echo(f"no answer: {error.describe()}", err=True)
-    if errors:
-        raise typer.Exit(1)
+    return lines, [error for error in found if isinstance(error, ClientError)]
 
 
 async def figures_at(admin: AsyncAdmin, address: str) -> Mapping[str, str] | ClientError:
@@ -174,14 +192,14 @@ def _broker_entry(
     boot = figures.get("bootTimestamp", "")
     return {
         "cluster": cluster,
-        "brokerName": broker_name,
-        "brokerId": broker_id,
+        "broker_name": broker_name,
+        "broker_id": broker_id,
         "address": address,
         "version": figures.get("brokerVersionDesc"),
-        "inTps": first_number(figures.get("putTps", "")),
-        "outTps": first_number(figures.get("getTransferredTps", "")),
-        "diskRatio": first_number(figures.get("commitLogDiskRatio", "")),
-        "bootTimestamp": int(boot) if boot.isdecimal() and len(boot) < 20 else None,
+        "in_tps": first_number(figures.get("putTps", "")),
+        "out_tps": first_number(figures.get("getTransferredTps", "")),
+        "disk_ratio": first_number(figures.get("commitLogDiskRatio", "")),
+        "boot_timestamp": int(boot) if boot.isdecimal() and len(boot) < 20 else None,
     }
 
 
@@ -193,19 +211,20 @@ def first_number(text: str) -> float | None:
         return None
 
 
-def _broker_row(line: Mapping[str, Any]) -> tuple[Any, ...]:
-    disk = line["diskRatio"]
-    rates = ("–" if line[name] is None else f"{line[name]:,.1f}" for name in ("inTps", "outTps"))
+def broker_row(line: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A broker as people read it."""
+    disk = line["disk_ratio"]
+    rates = ("–" if line[name] is None else f"{line[name]:,.1f}" for name in ("in_tps", "out_tps"))
     return (
         line["cluster"],
-        line["brokerName"],
-        line["brokerId"],
-        "master" if line["brokerId"] == MASTER_ID else "slave",
+        line["broker_name"],
+        line["broker_id"],
+        "master" if line["broker_id"] == MASTER_ID else "slave",
         line["address"],
         line["version"],
         *rates,
         None if disk is None else f"{disk:.0%}",
-        time_text(line["bootTimestamp"]),
+        time_text(line["boot_timestamp"]),
     )
 
 
@@ -271,7 +290,7 @@ def reset_offset(
 
 def _refuse_unknown_group(place: LivePlace, group: str) -> None:
     known = place.groups()
-    if group not in known and not list(place.group_lags(group)):
+    if group not in known and group not in _lags_of(place, group):
         like = nearest(group, known)
         raise CommandError(f"there is no group {group}", f"did you mean {like}?" if like else None)
 
@@ -311,8 +330,8 @@ def _reset_entry(group: str, step: _Step, *, is_done: bool) -> dict[str, Any]:
     return {
         "group": group,
         "topic": step.queue.topic,
-        "brokerName": step.queue.broker_name,
-        "queueId": step.queue.queue_id,
+        "broker_name": step.queue.broker_name,
+        "queue_id": step.queue.queue_id,
         "before": step.before,
         "after": step.after,
         "done": is_done,
@@ -349,6 +368,7 @@ def consume(
         bool, typer.Option("--push", help="As a push consumer: retries of the group too, in no order.")
     ] = False,
     bodies: Annotated[bool, typer.Option("--bodies", help="The bodies too, decompressed.")] = False,
+    form: Format = None,
     connection: Connection = NO_CLUSTER,
 ) -> None:
     """Join a consumer group and print its messages.
@@ -366,7 +386,7 @@ def consume(
     consumed = _Consumed(topic, group, sql or tags or "*", kind, *_beginning(begin))
     settings = connection.settings()
     _check_consumed(settings, topic, group)
-    printed = _Printed(bodies=bodies)
+    printed = _Printed(printer_of(form), bodies=bodies or form is not None)
     with stop_on_signal() as is_stopping:
         goes_on = _GoesOn(is_stopping, printed, wait_ms, limit)
         (_push if push else _pull)(settings, consumed, printed, goes_on)
@@ -387,10 +407,11 @@ class _Consumed:
 class _Printed:
     """Messages as lines, whole ones, whatever thread they come from."""
 
-    def __init__(self, *, bodies: bool) -> None:
+    def __init__(self, printer: Printer, *, bodies: bool) -> None:
         self.count = 0
         self.last_s = time.monotonic()
         self.error: BaseException | None = None
+        self._printer = printer
         self._bodies = bodies
         self._lock = threading.Lock()
 
@@ -399,7 +420,7 @@ class _Printed:
         with self._lock:
             for message in messages:
                 line = message_line(message.record, broker_name=message.broker_name, body=self._bodies)
-                print_json(line | {"topic": message.topic})
+                self._printer.print(line | {"topic": message.topic})
             sys.stdout.flush()
             self.count += len(messages)
             self.last_s = time.monotonic()

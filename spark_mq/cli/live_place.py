@@ -14,23 +14,23 @@ from functools import partial
 from typing import Any, TypeVar
 
 from spark_mq.cli.message_lines import Unreadable, message_line
-from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, lag_entry, topic_entry
+from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, topic_entry
 from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import MalformedResponseError, ResponseError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run, spawn
 from spark_mq.client.message import MessageQueue, decode_records
-from spark_mq.client.pulls import Pull, PullResult, PullStatus, subscription
+from spark_mq.client.pulls import PullResult, PullStatus
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings, with_namespace, without_namespace
-from spark_mq.remoting.administration import OffsetWrapper, TopicOffset
+from spark_mq.lag.figures import LagLooks
+from spark_mq.lag.of_cluster import ClusterLag
+from spark_mq.remoting.administration import TopicOffset
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.format.record import decode_offset_message_id
 from storage.names import is_system_topic
 from storage.rules.response_codes import ResponseCode
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
-"""Java: MixAll.TOOLS_CONSUMER_GROUP."""
 _AT_A_TIME = 32
 """Requests in flight; a broker refuses more than it has room for."""
 _NOT_FOUND = "can not find message"
@@ -42,6 +42,7 @@ class LivePlace:
     """The place whose data brokers give. Topics and groups are named without the namespace, and others are not shown."""
 
     def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
         self._namespace = settings.namespace
         self.admin = AsyncAdmin(settings)
         self._stats: dict[str, dict[QueueId, TopicOffset]] = {}
@@ -64,7 +65,7 @@ class LivePlace:
         """Brokers and clusters have topics of their own names."""
         if self._clusters is None:
             self._clusters = run(self.admin.cluster_info()).cluster_address_table
-        return any(
+        return is_system_topic(topic) or any(
             is_system_topic(topic, broker_name=broker, cluster_name=cluster)
             for cluster, brokers in self._clusters.items()
             for broker in brokers
@@ -155,6 +156,9 @@ class LivePlace:
 
     # Messages
 
+    def size_between(self, queue: QueueId, start: int, end: int) -> int | None:
+        return 0 if start >= end else None
+
     def lines(self, queue: QueueId, start: int, end: int, *, bodies: bool) -> Iterator[dict[str, Any] | Unreadable]:
         for message in self.messages(queue, start, end):
             yield self.describe(FoundMessage(queue.broker_name, message), bodies=bodies)
@@ -180,16 +184,8 @@ class LivePlace:
 
     async def pulled(self, queue: QueueId, offset: int, limit: int, tags: str = "*") -> PullResult:
         """One pull that does not wait; `tags` is "TagA || TagB"."""
-        topic = self.at_brokers(queue.topic)
-        pull = Pull(
-            MessageQueue(topic, queue.broker_name, queue.queue_id),
-            offset,
-            subscription(topic, tags, 0),
-            limit,
-            suspend_ms=0,
-            sends_subscription=True,
-        )
-        return await self.admin.pull(pull, TOOLS_GROUP)
+        place = MessageQueue(self.at_brokers(queue.topic), queue.broker_name, queue.queue_id)
+        return await self.admin.peek(place, offset, limit, tags)
 
     def by_key(self, search: KeySearch) -> list[FoundMessage]:
         topic, begin_ms = self.at_brokers(search.topic), search.begin_ms
@@ -238,26 +234,9 @@ class LivePlace:
     def groups(self) -> list[str]:
         return self._shown(run(self.admin.groups()))
 
-    def group_lags(self, group: str | None) -> Iterator[dict[str, Any]]:
-        groups = self.groups() if group is None else [group]
-        stats = together([partial(self._consume_stats, name) for name in groups])
-        self._look_at(dict.fromkeys(queue.topic for found in stats for queue in found))
-        for name, found in zip(groups, stats, strict=True):
-            for queue, (stored, offsets) in found.items():
-                ends = self._stats[queue.topic].get(queue)
-                newest_ms = None if ends is None or not ends.max_offset else ends.last_update_time_ms
-                yield lag_entry(name, queue, stored, offsets.broker_offset, behind(stored, offsets, newest_ms))
-
-    async def _consume_stats(self, group: str) -> dict[QueueId, tuple[int | None, OffsetWrapper]]:
-        """The group's stored offset of each queue of its topics. Brokers also answer 0 if nothing is stored, so a 0 is checked."""
-        at_brokers = self.at_brokers(group)
-        found = {}
-        for queue, offsets in (await self.admin.consume_stats(at_brokers)).items():
-            stored: int | None = offsets.consumer_offset
-            if stored == 0:
-                stored = await self.admin.group_offset(at_brokers, queue)
-            found[QueueId(self.here(queue.topic), queue.broker_name, queue.queue_id)] = stored, offsets
-        return found
+    def lag_looks(self, checkpoints: Sequence[str] = (), *, with_bytes: bool = False) -> LagLooks:
+        """Brokers tell no bytes."""
+        return ClusterLag(self.settings, checkpoints=checkpoints)
 
 
 def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
@@ -278,17 +257,3 @@ async def _gathered(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
-
-
-def behind(
-    stored: int | None, offsets: OffsetWrapper, newest_ms: int | None
-) -> tuple[int | None, int | None, int | None]:
-    """Rows, bytes and ms from where a group goes on to the queue's end. Brokers give no bytes. An offset behind the end is of another
-    life of the topic. `newest_ms` is when the queue's newest message was stored.
-    """
-    if stored is None or stored > offsets.broker_offset:
-        return None, None, None
-    if stored == offsets.broker_offset:
-        return 0, 0, 0
-    is_known = newest_ms is not None and offsets.last_time_ms > 0
-    return offsets.broker_offset - stored, None, newest_ms - offsets.last_time_ms if is_known and newest_ms else None

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.message_lines import Unreadable
+from spark_mq.cli.line_formats import Format, Printer, printer_of
+from spark_mq.cli.message_lines import CORRUPT, Unreadable
 from spark_mq.cli.output import CommandError, UsageError, body_text, print_json, print_table, time_in_words
 from spark_mq.cli.places import AsJson, FoundMessage, KeySearch, Place, QueueNumber, Topic, refuse_unknown_topic
 from spark_mq.cli.stores import ReadPath, open_place
@@ -32,16 +33,38 @@ _POLL_S = 0.5
 _END_OF_TIME_MS = 2**63 - 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Which messages of each queue."""
+
+    start: Annotated[
+        int | None, typer.Option("--from", metavar="OFFSET", min=0, help="First queue offset; without it 0.")
+    ] = None
+    end: Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Queue offset to stop before.")] = (
+        None
+    )
+    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="The last N of each queue.")] = None
+    from_time: Annotated[
+        str | None, typer.Option("--from-time", metavar="TIME", help="Not stored before: ms, ISO-8601 or -10m.")
+    ] = None
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many lines.")] = None
+
+    def check(self) -> None:
+        """Raises UsageError for several beginnings."""
+        if sum(value is not None for value in (self.start, self.last, self.from_time)) > 1:
+            raise UsageError("give one of --from, --last and --from-time")
+
+
+ALL_MESSAGES = Range()
+
+
 def dump(
     path: ReadPath = None,
     topic: Topic = None,
     queue_id: QueueNumber = None,
-    start: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="First queue offset.")] = 0,
-    end: Annotated[
-        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Queue offset to stop before.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many lines.")] = None,
+    wanted_range: Range = ALL_MESSAGES,
     bodies: Annotated[bool, typer.Option("--bodies", help="The bodies too, decompressed.")] = False,
+    form: Format = None,
     every_topic: Annotated[
         bool, typer.Option("--all", help="RocketMQ's own topics too, and consumer groups' retries and dead letters.")
     ] = False,
@@ -56,22 +79,28 @@ def dump(
     --bodies the lines are input for `spark-mq produce --json`: a body that is not UTF-8 text is body_base64. A queue entry that leads
     to no message is a line on stderr, and the exit code is 1.
     """
+    wanted_range.check()
+    if form is not None and java:
+        raise UsageError("give --format or --java")
+    printer = printer_of(form)
     with open_place(path, conf, connection, java=java) as place:
         refuse_unknown_topic(place, topic)
-        wanted = _Wanted(topic, queue_id, start, end, bodies=bodies, every_topic=every_topic)
+        wanted = _Wanted(topic, queue_id, wanted_range, bodies=bodies or form is not None, every_topic=every_topic)
+        wanted.look_up_time(place)
         _refuse_nothing_wanted(place, wanted, follow=follow)
+        limit = wanted_range.limit
         if follow:
             with interrupt_on_signal(), suppress(KeyboardInterrupt):
-                _print_lines(_lines(place, wanted, follow=True), limit)
+                _print_lines(_lines(place, wanted, follow=True), printer, limit)
         else:
-            bounds = map(place.bounds, wanted.queues(place))
-            total = sum(maximum - minimum for minimum, maximum in bounds)
+            total = sum(wanted.count(place, queue) for queue in wanted.queues(place))
             with progress_bar("messages") as progress:
-                _print_lines(_lines(place, wanted), limit, None if sys.stdout.isatty() else progress, total)
+                _print_lines(_lines(place, wanted), printer, limit, None if sys.stdout.isatty() else progress, total)
 
 
 def _print_lines(
     lines: Iterator[dict[str, Any] | Unreadable],
+    printer: Printer,
     limit: int | None,
     progress: OnProgress | None = None,
     total: int = 0,
@@ -84,23 +113,28 @@ def _print_lines(
             unreadable += 1
             typer.echo(f"no message: {line.describe()}", err=True)
         else:
-            print_json(line)
+            printer.print(line)
+            if printer.hides(line):
+                unreadable += 1
+                where = f"{line['topic']} queue {line['queue_id']} offset {line['queue_offset']}"
+                typer.echo(f"no body: {where}: {line[CORRUPT]}", err=True)
         if progress is not None and number % 1_000 == 0:
             progress(number, total)
     if unreadable:
         raise typer.Exit(1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Wanted:
     """The user's selection."""
 
     topic: str | None
     queue_id: int | None
-    start: int
-    end: int | None
+    range: Range
     bodies: bool
     every_topic: bool
+    by_time: dict[QueueId, int] | None = None
+    """Where each queue begins that was there when the time was looked up."""
 
     def queues(self, place: Place) -> list[QueueId]:
         """Queues of a named topic that this package cannot read are refused."""
@@ -115,24 +149,49 @@ class _Wanted:
             return True
         return not (place.is_system_topic(topic) or is_retry_or_dead_letter_topic(topic))
 
+    def look_up_time(self, place: Place) -> None:
+        """Find the offsets of --from-time, once: what comes later is later."""
+        if self.range.from_time is None:
+            return
+        time_ms = parse_time(self.range.from_time, "--from-time").at(current_time_ms())
+        topics = dict.fromkeys(queue.topic for queue in self.queues(place))
+        found = [each for topic in topics for each in place.offsets_by_time(topic, time_ms, upper=False)]
+        self.by_time = {each.queue: each.queue_offset for each in found}
+
+    def first(self, queue: QueueId, bounds: tuple[int, int]) -> int:
+        """The first wanted offset of a queue that is looked at for the first time."""
+        if self.range.last is not None:
+            return max(bounds[0], bounds[1] - self.range.last)
+        if self.by_time is not None:
+            return self.by_time.get(queue, 0)
+        return self.range.start or 0
+
+    def count(self, place: Place, queue: QueueId) -> int:
+        """Number of wanted offsets that the queue has now."""
+        minimum, maximum = place.bounds(queue)
+        end = maximum if self.range.end is None else min(maximum, self.range.end)
+        return max(0, end - max(minimum, self.first(queue, (minimum, maximum))))
+
 
 def _lines(place: Place, wanted: _Wanted, *, follow: bool = False) -> Iterator[dict[str, Any] | Unreadable]:
     done: dict[QueueId, int] = {}
     ends: dict[QueueId, int] = {}
     while True:
         for queue in wanted.queues(place):
-            maximum = place.bounds(queue)[1]
+            bounds = place.bounds(queue)
+            maximum = bounds[1]
             if maximum < ends.get(queue, 0):
+                again = wanted.range.start or 0
                 typer.echo(
                     f"{queue} ended at {ends[queue]} and ends at {maximum}: its topic was deleted and made again, or its end was cut; "
-                    f"its messages come from offset {wanted.start} on",
+                    f"its messages come from offset {again} on",
                     err=True,
                 )
-                del done[queue]
+                done[queue] = again
             ends[queue] = maximum
-            first = done.get(queue, wanted.start)
+            first = done[queue] if queue in done else wanted.first(queue, bounds)
             done[queue] = max(first, maximum)
-            end = done[queue] if wanted.end is None else min(wanted.end, done[queue])
+            end = done[queue] if wanted.range.end is None else min(wanted.range.end, done[queue])
             yield from place.lines(queue, first, end, bodies=wanted.bodies)
         if not follow:
             return
@@ -153,12 +212,13 @@ def _refuse_nothing_wanted(place: Place, wanted: _Wanted, *, follow: bool) -> No
             whose = "any topic" if wanted.topic is None else f"topic {wanted.topic}"
             hint = f"the queues are {min(there)} to {max(there)}" if there else "no queue is there"
             raise CommandError(f"there is no queue {wanted.queue_id} of {whose}", hint)
-    if wanted.end is not None and wanted.end <= wanted.start:
+    start, end = wanted.range.start or 0, wanted.range.end
+    if end is not None and end <= start:
         bounds = [place.bounds(queue) for queue in wanted.queues(place)]
         least = min((minimum for minimum, _ in bounds), default=0)
         most = max((maximum for _, maximum in bounds), default=0)
         raise UsageError(
-            f"no offset is from {wanted.start} on and before {wanted.end}: --to must be greater than --from",
+            f"no offset is from {start} on and before {end}: --to must be greater than --from",
             f"the queues hold offsets {least} to {most - 1}" if most > least else "the queues hold no message",
         )
 
@@ -180,7 +240,6 @@ def query(
         str | None, typer.Option("--to", metavar="TIME", help="Not stored after: ms, ISO-8601 or -10m.")
     ] = None,
     maximum: Annotated[int, typer.Option("--max", metavar="N", min=1, help="The newest so many, of each store.")] = 32,
-    bodies: Annotated[bool, typer.Option("--bodies", help="With --json: the bodies too.")] = False,
     conf: Conf = None,
     as_json: AsJson = False,
     java: JavaWords = False,
@@ -188,7 +247,8 @@ def query(
 ) -> None:
     """Find messages by key or by id.
 
-    --key and --unique-key search the index; --msg-id names the place in the log. --json prints the lines of dump.
+    --key and --unique-key search the index; --msg-id names the place in the log. --json prints the lines of dump --bodies, which are
+    input for `spark-mq produce --json`.
     """
     if sum(value is not None for value in (key, unique_key, msg_id)) != 1:
         raise UsageError("give exactly one of --key, --unique-key and --msg-id")
@@ -207,7 +267,8 @@ def query(
         if not found:
             refuse_unknown_topic(place, topic)
         if as_json or java:
-            print_json([place.describe(one, bodies=bodies) for one in found])
+            for one in found:
+                print_json(place.describe(one, bodies=True))
         else:
             _print_messages(found, now_ms)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import typer
 
 from spark_mq.cli.message_lines import Unreadable
 from spark_mq.cli.output import CommandError
+from spark_mq.lag.figures import LagLooks
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.names import names_several, nearest
@@ -80,6 +81,14 @@ class Place(Protocol):
         """The first offset, and the one that the next message will get."""
         ...
 
+    def newest_ms(self, queue: QueueId) -> int | None:
+        """When the queue's newest message was stored; None if it has none."""
+        ...
+
+    def size_between(self, queue: QueueId, start: int, end: int) -> int | None:
+        """Bytes of the records at the offsets [start, end) that are there; None where that is not known: brokers do not tell."""
+        ...
+
     def lines(self, queue: QueueId, start: int, end: int, *, bodies: bool) -> Iterator[dict[str, Any] | Unreadable]:
         """The messages at the offsets [start, end) that are there, as objects to print."""
         ...
@@ -102,8 +111,8 @@ class Place(Protocol):
         """The names of all consumer groups."""
         ...
 
-    def group_lags(self, group: str | None) -> Iterable[dict[str, Any]]:
-        """An object for each group and each queue of its topics. A queue for which the group has no offset is unknown."""
+    def lag_looks(self, checkpoints: Sequence[str] = (), *, with_bytes: bool = False) -> LagLooks:
+        """Looks at who is behind. The caller closes them before the place."""
         ...
 
 
@@ -115,7 +124,7 @@ def refuse_unknown_topic(place: Place, topic: str | None) -> None:
     if topic not in known:
         if names_several(topic):
             raise CommandError(f"there is no topic {topic}", "--topic takes one name")
-        like = nearest(topic, known)
+        like = nearest(topic, [name for name in known if not place.is_system_topic(name)])
         raise CommandError(f"there is no topic {topic}", f"did you mean {like}?" if like else None)
 
 
@@ -123,7 +132,7 @@ def refuse_other_shape(wanted: TopicConfig, present: TopicConfig, where: str) ->
     """Raises CommandError for a topic that is there in another shape."""
     if shape_of(present) != shape_of(wanted):
         text = f"topic {wanted.topic} is there already{where}, with {shape_in_words(present)}"
-        raise CommandError(text, "nothing was changed; mqadmin updateTopic changes topics")
+        raise CommandError(text, "nothing was changed; spark-mq alter-topic changes topics")
 
 
 def shape_in_words(config: TopicConfig) -> str:
@@ -145,36 +154,14 @@ def topic_entry(
     """A topic at a broker, as `topics` prints it. `settings` are read queues, write queues and perm, `bounds` each queue's ends."""
     read_queues, write_queues, perm = (None, None, None) if settings is None else settings
     queues = [
-        {"queueId": queue_id, "minOffset": minimum, "maxOffset": maximum, "count": maximum - minimum}
+        {"queue_id": queue_id, "min_offset": minimum, "max_offset": maximum, "count": maximum - minimum}
         for queue_id, (minimum, maximum) in bounds.items()
     ]
     return {
         "topic": topic,
-        "brokerName": broker_name,
-        "readQueueNums": read_queues,
-        "writeQueueNums": write_queues,
+        "broker_name": broker_name,
+        "read_queue_nums": read_queues,
+        "write_queue_nums": write_queues,
         "perm": perm,
         "queues": queues,
-    }
-
-
-def lag_entry(
-    group: str,
-    queue: QueueId,
-    next_offset: int | None,
-    end: int | None,
-    behind: tuple[int | None, int | None, int | None],
-) -> dict[str, Any]:
-    """A group's lag in a queue, as `lag` prints it. `behind` is rows, bytes and ms; None = unknown, never 0."""
-    rows, size_bytes, time_ms = behind
-    return {
-        "group": group,
-        "topic": queue.topic,
-        "brokerName": queue.broker_name,
-        "queueId": queue.queue_id,
-        "nextOffset": next_offset,
-        "maxOffset": end,
-        "rows": rows,
-        "bytes": size_bytes,
-        "timeMs": time_ms,
     }

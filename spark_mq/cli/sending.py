@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -276,3 +276,48 @@ def _is_routed(admin: Admin, topic: str, brokers: list[str]) -> bool:
         return set(brokers) <= admin.route(topic).brokers.keys()
     except TopicRouteNotFoundError:
         return False
+
+
+def alter_at_brokers(
+    settings: ClientSettings, topic: str, change: Callable[[TopicConfig], TopicConfig], cluster: str | None
+) -> dict[str, tuple[TopicConfig, TopicConfig]]:
+    """Change the topic on the masters that have it; returns it as it was and as it is now, by broker name.
+
+    What does not change is sent as it is: request 17 sets the whole entry, and changes the attributes that it names. Raises
+    CommandError where the topic is missing or static, or a broker fails after others have changed it; and what `change` raises,
+    before the first one.
+    """
+    named = with_namespace(settings.namespace, topic)
+    with Admin(settings) as admin:
+        masters = _masters(admin, cluster, topic)
+        try:
+            route, found = admin.route(named), admin.topic_config(named)
+        except TopicRouteNotFoundError:
+            raise CommandError(f"there is no topic {topic}", "spark-mq create-topic makes it") from None
+        if route.leaders:
+            raise CommandError(f"topic {topic} is static", "mqadmin updateStaticTopic changes its queues")
+        both = {name: (found[name], change(found[name])) for name in masters if name in found}
+        if not both:
+            raise CommandError(f"there is no topic {topic} in cluster {cluster}")
+        done: list[str] = []
+        for name, (before, wanted) in both.items():
+            if wanted == before:
+                continue
+            new = NewTopic(
+                named,
+                wanted.read_queue_count,
+                wanted.write_queue_count,
+                wanted.perm,
+                is_order=wanted.order,
+                filter_type=wanted.topic_filter_type,
+                sys_flag=wanted.topic_sys_flag,
+            )
+            try:
+                admin.create_topic(new, address=masters[name])
+            except ClientError as error:
+                if not done:
+                    raise
+                hint = f"topic {topic} is changed at {', '.join(done)} already; run the command again"
+                raise CommandError(error.describe(), hint) from error
+            done.append(name)
+    return both

@@ -87,13 +87,13 @@ def _times(note: BatchNote, now_ms: int) -> tuple[int, int, str]:
 def _batches_json(notes: BatchNotes) -> list[dict[str, Any]]:
     return [
         {
-            "sinkId": sink,
-            "queryId": note.query_id,
+            "sink_id": sink,
+            "query_id": note.query_id,
             "batch": note.batch_id,
             "done": time_text(note.done_ms),
             "rows": note.rows,
-            "waitedMs": note.waited_ms,
-            "tookMs": note.took_ms,
+            "waited_ms": note.waited_ms,
+            "took_ms": note.took_ms,
             "topics": {
                 topic: {"messages": put.messages, "bytes": put.size_bytes} for topic, put in note.topics.items()
             },
@@ -167,17 +167,17 @@ def _status_json(status: SinkStatus) -> dict[str, Any]:
     return {
         "sinks": [
             {
-                "sinkId": sink.sink_id,
-                "queryId": sink.query_id,
-                "lastBatch": sink.last_batch_id,
-                "consumerOffsetBatch": sink.mirrored_batch_id,
+                "sink_id": sink.sink_id,
+                "query_id": sink.query_id,
+                "last_batch": sink.last_batch_id,
+                "consumer_offset_batch": sink.mirrored_batch_id,
             }
             for sink in status.sinks
         ],
         "intents": [
             {
-                "sinkId": intent.batch.sink_id,
-                "queryId": intent.batch.query_id,
+                "sink_id": intent.batch.sink_id,
+                "query_id": intent.batch.query_id,
                 "batch": intent.batch.batch_id,
                 "rows": intent.row_count,
                 "bytes": intent.size_bytes,
@@ -216,11 +216,11 @@ def close(
         print_json(
             {
                 "store": root,
-                "finishedBatches": finished,
-                "wasClean": report is not None and report.was_clean,
-                "cutBytes": 0 if report is None else report.cut_bytes,
-                "loweredOffsets": [each._asdict() for each in lowered],
-                "logEnd": log_end,
+                "finished_batches": finished,
+                "was_clean": report is not None and report.was_clean,
+                "cut_bytes": 0 if report is None else report.cut_bytes,
+                "lowered_offsets": [each._asdict() for each in lowered],
+                "log_end": log_end,
             }
         )
         return

@@ -18,8 +18,10 @@ from spark_mq.cli.message_lines import (
     record_of,
 )
 from spark_mq.cli.output import CommandError, UsageError
-from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, Place, lag_entry, topic_entry
+from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, Place, topic_entry
 from spark_mq.command_options import Connection
+from spark_mq.lag.figures import LagLooks
+from spark_mq.lag.of_stores import StoreLag
 from spark_mq.source.cluster import Cluster, find_stores
 from spark_mq.source.offsets import QueueId
 from storage import Message, MessageStore
@@ -113,7 +115,7 @@ class StorePlace:
 
     def __init__(self, cluster: Cluster, *, java: bool = False) -> None:
         self._cluster = cluster
-        self._stores = cluster.stores
+        self.stores = self._stores = cluster.stores
         self._java = java
 
     def refresh(self) -> None:
@@ -142,6 +144,13 @@ class StorePlace:
 
     def bounds(self, queue: QueueId) -> tuple[int, int]:
         return self._cluster.bounds(queue)
+
+    def newest_ms(self, queue: QueueId) -> int | None:
+        newest = self._cluster.position(queue, self.bounds(queue)[1] - 1)
+        return None if newest is None else newest.store_time_ms
+
+    def size_between(self, queue: QueueId, start: int, end: int) -> int | None:
+        return self._cluster.bytes_between(queue, max(start, self.bounds(queue)[0]), end)
 
     def lines(self, queue: QueueId, start: int, end: int, *, bodies: bool) -> Iterator[dict[str, Any] | Unreadable]:
         store, name = self._stores[queue.broker_name], queue.broker_name
@@ -194,9 +203,8 @@ class StorePlace:
     def groups(self) -> set[str]:
         return {name for _, table in self._group_tables() for name in table.groups()}
 
-    def group_lags(self, group: str | None) -> Iterator[dict[str, Any]]:
-        for name, table in self._group_tables():
-            yield from _group_lags(name, self._stores[name], table, group)
+    def lag_looks(self, checkpoints: Sequence[str] = (), *, with_bytes: bool = False) -> LagLooks:
+        return StoreLag(self._cluster, checkpoints=checkpoints, with_bytes=with_bytes)
 
     def _topic_tables(self) -> list[TopicTable]:
         tables = [store.state(TOPICS_FILE, TopicTable.load) for store in self._stores.values()]
@@ -227,31 +235,3 @@ def _topic(broker_name: str, store: MessageStore, topic: str, config: TopicConfi
     }
     settings = None if config is None else (config.read_queue_count, config.write_queue_count, config.perm)
     return topic_entry(topic, broker_name, settings, bounds)
-
-
-def _group_lags(
-    broker_name: str, store: MessageStore, offsets: ConsumerOffsets, group: str | None
-) -> Iterator[dict[str, Any]]:
-    for name in offsets.groups() if group is None else [group]:
-        for topic in offsets.topics_of(name):
-            stored = offsets.offsets[topic, name]
-            readable = set(store.queue_ids(topic))
-            for queue_id in sorted(readable | stored.keys()):
-                end = store.max_offset(topic, queue_id) if queue_id in readable else None
-                queue, offset = QueueId(topic, broker_name, queue_id), stored.get(queue_id)
-                yield lag_entry(name, queue, offset, end, _behind(store, topic, queue_id, offset, end))
-
-
-def _behind(
-    store: MessageStore, topic: str, queue_id: int, next_offset: int | None, end: int | None
-) -> tuple[int | None, int | None, int | None]:
-    """Rows, bytes and ms from the next offset to the end. An offset behind the end is of another life of the topic."""
-    if next_offset is None or end is None or next_offset > end:
-        return None, None, None
-    if next_offset == end:
-        return 0, 0, 0
-    held = max(next_offset, store.min_offset(topic, queue_id))
-    rows, size = end - next_offset, store.size_between(topic, queue_id, held, end)
-    newest, last_read = store.position(topic, queue_id, end - 1), store.position(topic, queue_id, next_offset - 1)
-    time_ms = newest.store_time_ms - last_read.store_time_ms if newest and last_read else None
-    return rows, size if held == next_offset else None, time_ms

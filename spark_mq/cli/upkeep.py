@@ -86,9 +86,9 @@ def _mend(path: str, conf: str | None, *, as_json: bool, truncate_damage: bool) 
                 "damage": {
                     "file": error.file,
                     "position": error.position,
-                    "commitlogOffset": error.commitlog_offset,
+                    "commitlog_offset": error.commitlog_offset,
                     "field": error.field,
-                    "intactRecordsBehind": error.intact_records_behind,
+                    "intact_records_behind": error.intact_records_behind,
                 },
                 "hint": error.hint,
             }
@@ -99,8 +99,8 @@ def _mend(path: str, conf: str | None, *, as_json: bool, truncate_damage: bool) 
             {
                 "store": root,
                 **_recovery_json(report),
-                "loweredOffsets": [each._asdict() for each in lowered],
-                "finishedBatches": finished,
+                "lowered_offsets": [each._asdict() for each in lowered],
+                "finished_batches": finished,
             }
         )
     else:
@@ -109,31 +109,31 @@ def _mend(path: str, conf: str | None, *, as_json: bool, truncate_damage: bool) 
 
 def _recovery_json(report: RecoveryReport) -> dict[str, object]:
     return {
-        "wasClean": report.was_clean,
-        "logEnd": report.log_end,
-        "cutBytes": report.cut_bytes,
-        "cutAt": report.cut_at,
-        "cutEntries": report.cut_entries,
-        "addedEntries": report.added_entries,
-        "indexedKeys": report.indexed_keys,
-        "rebuiltQueues": [{"topic": topic, "queueId": queue_id} for topic, queue_id in report.rebuilt_queues],
+        "was_clean": report.was_clean,
+        "log_end": report.log_end,
+        "cut_bytes": report.cut_bytes,
+        "cut_at": report.cut_at,
+        "cut_entries": report.cut_entries,
+        "added_entries": report.added_entries,
+        "indexed_keys": report.indexed_keys,
+        "rebuilt_queues": [{"topic": topic, "queue_id": queue_id} for topic, queue_id in report.rebuilt_queues],
         "holes": [
-            {"topic": topic, "queueId": queue_id, "from": start, "to": end}
+            {"topic": topic, "queue_id": queue_id, "from": start, "to": end}
             for topic, queue_id, start, end in report.holes
         ],
         "misnumbered": [
             {
                 "topic": found.topic,
-                "queueId": found.queue_id,
-                "queueOffset": found.queue_offset,
+                "queue_id": found.queue_id,
+                "queue_offset": found.queue_offset,
                 "stated": found.stated,
-                "commitlogOffset": found.commitlog_offset,
+                "commitlog_offset": found.commitlog_offset,
             }
             for found in report.misnumbered
         ],
-        "removedFiles": report.removed_files,
+        "removed_files": report.removed_files,
         "quarantine": report.quarantine,
-        "quarantinedRecords": report.quarantined_records,
+        "quarantined_records": report.quarantined_records,
     }
 
 
@@ -227,10 +227,10 @@ def _quarantine_json(one: Quarantine) -> dict[str, Any]:
     return {
         "name": one.name,
         "directory": one.directory,
-        "madeMs": one.made_ms,
-        "intactRecords": one.intact_records,
-        "sizeBytes": one.size_bytes,
-        "commitlogOffset": one.commitlog_offset,
+        "made_ms": one.made_ms,
+        "intact_records": one.intact_records,
+        "size_bytes": one.size_bytes,
+        "commitlog_offset": one.commitlog_offset,
         "reason": one.reason,
     }
 
@@ -278,12 +278,12 @@ def _conversion_json(made: Conversion) -> dict[str, object]:
         "source": made.source,
         "target": made.target,
         "messages": made.records,
-        "logStart": made.log_start,
-        "logEnd": made.log_end,
-        "lastIndex": made.last_index,
-        "lastTerm": made.last_term,
+        "log_start": made.log_start,
+        "log_end": made.log_end,
+        "last_index": made.last_index,
+        "last_term": made.last_term,
         "uncommitted": made.uncommitted,
-        "loweredOffsets": [each._asdict() for each in made.lowered],
+        "lowered_offsets": [each._asdict() for each in made.lowered],
     }
 
 
@@ -320,14 +320,14 @@ def verify(path: OneStorePath, conf: Conf = None, as_json: AsJson = False) -> No
         print_json(
             {
                 "store": root,
-                "logStart": report.log_start,
-                "logEnd": report.log_end,
+                "log_start": report.log_start,
+                "log_end": report.log_end,
                 "records": report.records,
-                "queueEntries": report.queue_entries,
-                "indexKeys": report.index_keys,
-                "undispatchedBytes": report.undispatched_bytes,
-                "tornRecords": report.torn_records,
-                "deletedTopics": report.deleted_topics,
+                "queue_entries": report.queue_entries,
+                "index_keys": report.index_keys,
+                "undispatched_bytes": report.undispatched_bytes,
+                "torn_records": report.torn_records,
+                "deleted_topics": report.deleted_topics,
                 "findings": [asdict(finding) for finding in report.findings],
             }
         )

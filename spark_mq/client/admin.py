@@ -111,6 +111,8 @@ class NewTopic:
     perm: int = _READ_WRITE
     is_order: bool = False
     attributes: Mapping[str, str] | None = None
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +200,8 @@ class AsyncAdmin(QueueCalls):
             read_queue_count=new.read_queue_count,
             write_queue_count=new.write_queue_count,
             perm=new.perm,
-            topic_filter_type="SINGLE_TAG",
-            topic_sys_flag=0,
+            topic_filter_type=new.filter_type,
+            topic_sys_flag=new.sys_flag,
             is_order=new.is_order,
             attributes=attributes,
         )
@@ -310,7 +312,9 @@ class AsyncAdmin(QueueCalls):
     async def group_stats(self, address: str, group: str) -> ConsumeStats:
         """What one broker knows of the group's progress, and how fast it reads there (208). Empty where the group has no offset."""
         code = RequestCode.GET_CONSUME_STATS
-        answer = await self._instance.ask(address, make_call(code, ConsumeStatsRequest(consumer_group=group)), group=group)
+        answer = await self._instance.ask(
+            address, make_call(code, ConsumeStatsRequest(consumer_group=group)), group=group
+        )
         return read_answer_body(ConsumeStats, answer, address, code)
 
     async def all_stats(self, address: str) -> dict[str, tuple[ConsumeStats, ...]]:
@@ -390,9 +394,12 @@ class AsyncAdmin(QueueCalls):
 
     # Messages.
 
-    async def peek(self, queue: MessageQueue, offset: int, limit: int = 32) -> PullResult:
-        """Messages of a queue from an offset on, as an operator looks at them: no offset is stored, nothing is waited for (11)."""
-        pull = Pull(queue, offset, subscription(queue.topic, "*", 0), limit, suspend_ms=0, sends_subscription=True)
+    async def peek(self, queue: MessageQueue, offset: int, limit: int = 32, tags: str = "*") -> PullResult:
+        """Messages of a queue from an offset on, as an operator looks at them: no offset is stored, nothing is waited for (11).
+
+        `tags` is "TagA || TagB", which brokers compare by hash.
+        """
+        pull = Pull(queue, offset, subscription(queue.topic, tags, 0), limit, suspend_ms=0, sends_subscription=True)
         return await self.pull(pull, TOOLS_GROUP)
 
     async def store_time_ms(self, queue: MessageQueue, offset: int) -> int | None:

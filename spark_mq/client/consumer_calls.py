@@ -89,14 +89,19 @@ class QueueCalls:
         )
         return (await self._read(OffsetAnswer, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, queue)).queue_offset
 
-    async def group_offset(self, group: str, queue: MessageQueue) -> int | None:
+    async def group_offset(self, group: str, queue: MessageQueue, *, or_zero: bool = True) -> int | None:
         """The group's stored offset; None if nothing is stored.
 
-        A broker answers 0 for a group that never was in a young queue, which begins at 0 and lies in memory.
+        A broker answers 0 for a group that never was in a young queue, which begins at 0 and lies in memory; with `or_zero=False`
+        a broker of 5.x does not.
         """
         code = RequestCode.QUERY_CONSUMER_OFFSET
         header = QueryConsumerOffsetRequest(
-            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            broker_name=queue.broker_name,
+            set_zero_if_not_found=None if or_zero else False,
         )
         address = await self._address(queue)
         accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)

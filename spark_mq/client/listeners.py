@@ -29,6 +29,7 @@ from typing import Any, TypeAlias, TypeVar
 from spark_mq.client.consumer_calls import GroupBrokers
 from spark_mq.client.errors import ClientError
 from spark_mq.client.event_loop import ListenerPool
+from spark_mq.client.failure_log import FailureLog
 from spark_mq.client.message import MessageExt, MessageQueue, origin_topic, retry_message
 from spark_mq.client.offset_stores import OffsetStore
 from spark_mq.client.process_queue import ProcessQueue, batches
@@ -92,33 +93,27 @@ def answer_of(
     messages: Sequence[MessageExt],
     context: Context,
     group: str,
+    failures: FailureLog,
 ) -> ConsumeStatus:
-    """The listener's answer; LATER, with a log line, if it raises or returns anything else. Raises nothing.
+    """The listener's answer; LATER, and noted, if it raises or returns anything else. Raises nothing.
 
     It is LATER too where the context holds what is no value of its field; the field has its default then.
     """
     try:
         answer = listener(messages, context)
-    except BaseException:  # it may even exit the thread: that consumes nothing
-        _LOG.warning("the listener of group %s failed on %s", group, _named(messages), exc_info=True)
+    except BaseException as error:  # it may even exit the thread: that consumes nothing
+        text = f"the listener of group {group} failed on {_named(messages)}"
+        failures.note(type(error).__name__, text, error)
         return ConsumeStatus.LATER
     wrong = _put_right(context)
     if wrong:
-        _LOG.warning(
-            "the listener of group %s set %s for %s, which counts as LATER",
-            group,
-            " and ".join(wrong),
-            _named(messages),
-        )
+        what = f"set {' and '.join(wrong)} for {_named(messages)}, which counts as LATER"
+        failures.note("context", f"the listener of group {group} {what}")
         return ConsumeStatus.LATER
     if isinstance(answer, ConsumeStatus):
         return answer
-    _LOG.warning(
-        "the listener of group %s returned %r for %s, which counts as LATER: return ConsumeStatus.SUCCESS",
-        group,
-        answer,
-        _named(messages),
-    )
+    what = f"returned {answer!r} for {_named(messages)}, which counts as LATER: return ConsumeStatus.SUCCESS"
+    failures.note("answer", f"the listener of group {group} {what}")
     return ConsumeStatus.LATER
 
 
@@ -224,6 +219,7 @@ class ConcurrentService:
         tries = settings.max_reconsume_times
         self._max_reconsume_times = MAX_RECONSUME_TIMES if tries is None else tries
         self._clock_ms = clock_ms
+        self._failures = FailureLog(_LOG)
         self._failing: set[asyncio.Task[None]] = set()
         self._retrying: set[asyncio.Task[None]] = set()
 
@@ -242,7 +238,7 @@ class ConcurrentService:
         if call.process_queue.is_dropped:
             return None
         call.process_queue.start(call.messages, self._clock_ms())
-        return answer_of(self._listener, call.messages, call.context, self._group)
+        return answer_of(self._listener, call.messages, call.context, self._group, self._failures)
 
     def _answered(self, call: _Call, status: ConsumeStatus | None) -> None:
         """On the loop. What a queue held that was given up meanwhile comes again, to its next consumer."""
@@ -323,6 +319,7 @@ class ConcurrentService:
             task.cancel()
         if self._failing:
             await asyncio.wait(self._failing, timeout=timeout_ms / 1000)
+        self._failures.close()
         for task in self._failing | self._retrying:
             task.cancel()
 
@@ -362,6 +359,7 @@ class OrderlyService:
         self._settings = settings
         self._needs_lock = settings.model is MessageModel.CLUSTERING
         self._clock_ms = clock_ms
+        self._failures = FailureLog(_LOG)
         self._serving: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -403,7 +401,7 @@ class OrderlyService:
         """One call of the listener and what follows from its answer; how many ms the queue waits before the next."""
         context = OrderlyContext(queue)
         status: ConsumeStatus | None = await self._pool.call(
-            lambda: answer_of(self._listener, messages, context, self._group)
+            lambda: answer_of(self._listener, messages, context, self._group, self._failures)
         )
         if status is None or process_queue.is_handed_over:  # the consumer is being closed, or it took too long
             return 0
@@ -447,5 +445,6 @@ class OrderlyService:
         self._is_closed = True
         if self._serving:
             await asyncio.wait(self._serving, timeout=timeout_ms / 1000)
+        self._failures.close()
         for task in self._serving:
             task.cancel()

@@ -340,12 +340,12 @@ def related(request: Request) -> Response:
         wanted = [found.message.topic, *filter(None, [_origin(found.message)])]
         wanted += sorted(name for name in known if is_retry_or_dead_letter_topic(name))
         topics = [name for name in dict.fromkeys(wanted) if name in known]
-        for name in topics[:_TOPICS_LOOKED_AT] if key is not None else ():
-            for each in _by_key(view, name, key, troubles, is_unique=True):
-                if each.message.msg_id != found.message.msg_id:
-                    copies.append(Copy(_row(*each), name, each.message.reconsume_times))
-        if key is not None and _TRACE_TOPIC in known:
-            for each in _by_key(view, _TRACE_TOPIC, key, troubles, is_unique=False):
+        if key is not None:
+            for name in topics[:_TOPICS_LOOKED_AT]:
+                for each in _by_key(view, name, key, troubles, is_unique=True):
+                    if each.message.msg_id != found.message.msg_id:
+                        copies.append(Copy(_row(*each), name, each.message.reconsume_times))
+            for each in _by_key(view, _TRACE_TOPIC, key, troubles, is_unique=False) if _TRACE_TOPIC in known else ():
                 traces += _trace_lines(each.message, key)
     copies.sort(key=lambda each: each.row.message.store_time_ms if each.row.message else 0)
     return page(

@@ -94,7 +94,7 @@ class DeadLetters(NamedTuple):
 
     group: str
     topic: str
-    count: int
+    messages: int
 
 
 def dead_letters(request: Request) -> Response:

@@ -1,6 +1,6 @@
 """The position of a Spark query, from its checkpoint: `offsets/N` has where batch N ends, `commits/N` says that it is done.
 
-A batch that is planned and not done is unread. A query that stores its position as a consumer group's (`commitOffsets`) is a group, too.
+A batch that is planned and not done is unread. A query with `commitOffsets`, which stores its position as a group's, is a group, too.
 
 Spark: OffsetSeqLog, CommitLog.
 """
@@ -23,7 +23,7 @@ class QueryPosition(NamedTuple):
     """A query and the next offset that it reads of each queue; no queue before its first batch is done."""
 
     name: str
-    """The last part of the checkpoint's path: a checkpoint does not have the query's name."""
+    """The path of its checkpoint, as it was given: a checkpoint does not have the name of its query."""
     query_id: str
     offsets: Mapping[QueueId, int]
 
@@ -31,7 +31,6 @@ class QueryPosition(NamedTuple):
 def read_position(directory: str, file_system: FileSystem | None = None) -> QueryPosition:
     """The query whose checkpoint it is. Raises OptionError for what is no checkpoint, or is of a query without a `spark_mq` source."""
     root, files = plain_path(directory).rstrip("/"), file_system or file_system_of(directory)
-    name = root.rsplit("/", 1)[-1]
     content = files.read_file(f"{root}/metadata")
     if content is None:
         raise OptionError(OPTION, f"{root} is no checkpoint of a query: it has no file metadata")
@@ -41,7 +40,7 @@ def read_position(directory: str, file_system: FileSystem | None = None) -> Quer
         raise OptionError(OPTION, f"{root}/metadata has no query id")
     done = _newest(files, f"{root}/commits")
     if done is None:
-        return QueryPosition(name, query_id, {})
+        return QueryPosition(root, query_id, {})
     path = f"{root}/offsets/{done}"
     lines = (files.read_file(path) or b"").decode(errors="replace").splitlines()
     if len(lines) < 3:
@@ -58,7 +57,7 @@ def read_position(directory: str, file_system: FileSystem | None = None) -> Quer
             found[queue] = min(offset, found.get(queue, offset))
     if not is_ours:
         raise OptionError(OPTION, f"{path} has no offsets of a source spark_mq")
-    return QueryPosition(name, query_id, found)
+    return QueryPosition(root, query_id, found)
 
 
 def _json(text: str, path: str) -> object:

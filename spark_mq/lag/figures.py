@@ -7,25 +7,25 @@
 A reader is a consumer group, or a Spark query by its checkpoint. Its offset in a queue is the next one to read. An unknown value is
 None, never 0.
 
-Java: ConsumeStats, ConsumerLagCalculator, `mqadmin consumerProgress`. Departures: a queue in which a group has stored nothing is unknown,
-as is one whose end is before the group's offset; Java counts from 0, from the end, or below 0. The age is that of the oldest message
-that is *not* read (ConsumerLagCalculator has it); consumerProgress and OffsetWrapper have the time of the last one that is.
+Java: ConsumeStats, ConsumerLagCalculator, `mqadmin consumerProgress`. Departures: a queue in which a group has stored nothing is
+unknown, as is one whose end is before the group's offset; Java counts from 0, from the end, or below 0. The age is that of the
+oldest message that is *not* read, as in ConsumerLagCalculator; consumerProgress has the time of the last one that is.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from spark_mq.source.offsets import QueueId
 
 RATES_OVER_MS = 60_000
 """Rates are those of so long a time at most, as those of a broker are."""
-LEAST_MS = 1_000
-"""Two looks that are closer together give no rates."""
+LEAST_MS = 5_000
+"""Two looks that are closer together give no rates: consumers store their offsets every five seconds."""
 
 
 class Reader(NamedTuple):
@@ -64,8 +64,8 @@ class Look:
     positions: Mapping[tuple[Reader, QueueId], Position]
     put_rates: Mapping[tuple[str, str], float]
     """By topic and broker name."""
-    get_rates: Mapping[tuple[Reader, str], float]
-    """By reader and broker name."""
+    get_rates: Mapping[tuple[Reader, str, str], float]
+    """By reader, topic and broker name."""
     errors: tuple[Exception, ...] = ()
     """Why brokers are missing in this look."""
     requests: int = 0
@@ -122,6 +122,20 @@ class LagReport(NamedTuple):
     requests: int = 0
 
 
+Keep: TypeAlias = Callable[[Reader, QueueId], bool]
+"""Whether a reader's queue is looked at."""
+
+
+class LagLooks(Protocol):
+    """Looks at readers, one after another: at a cluster, or at stores."""
+
+    def look(self, groups: Collection[str] | None = None, keep: Keep | None = None) -> LagReport:
+        """All readers, or some groups and all queries; of these the queues that `keep` admits."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Looks:
     """The looks of the last minute, from which rates come. Not for several threads at a time."""
 
@@ -138,12 +152,15 @@ class Looks:
         while len(looks) > 1 and looks[0].time_ms < look.time_ms - self._rates_over_ms:
             looks.popleft()
         before = looks[0] if looks and look.time_ms - looks[0].time_ms >= LEAST_MS else None
+        if before is None and looks:  # those that brokers counted serve until then
+            rates = looks[-1].put_rates, looks[-1].get_rates
+            look = replace(look, put_rates=look.put_rates or rates[0], get_rates=look.get_rates or rates[1])
         looks.append(look)
         return LagReport(look.time_ms, tuple(group_lags(look, before)), look.errors, look.requests)
 
 
 def group_lags(look: Look, before: Look | None = None) -> list[GroupLag]:
-    """A line a reader, sorted by kind and name, its queues in order."""
+    """A line a reader, sorted by name, its queues in order."""
     of_reader: dict[Reader, list[QueueLag]] = {}
     for (reader, queue), position in look.positions.items():
         earlier = None if before is None else before.positions.get((reader, queue))
@@ -180,9 +197,7 @@ def _queue_lag(
     age_ms = 0 if lag == 0 else None if lag is None or since_ms is None else max(0, now_ms - since_ms)
     size = 0 if lag == 0 else None if lag is None else position.unread_bytes
     broker_offset, group_offset = position.broker_offset, position.group_offset
-    return QueueLag(
-        reader, queue, broker_offset, group_offset, lag, size, age_ms, *rates, catch_up_ms(lag, *rates)
-    )
+    return QueueLag(reader, queue, broker_offset, group_offset, lag, size, age_ms, *rates, catch_up_ms(lag, *rates))
 
 
 def catch_up_ms(lag: int | None, in_per_second: float | None, out_per_second: float | None) -> float | None:
@@ -199,13 +214,15 @@ def _total(reader: Reader, queues: Sequence[QueueLag], look: Look) -> GroupLag:
     behind = [each for each in queues if each.lag]
     worst = max(behind, key=lambda each: each.lag or 0, default=None)
     lag = _sum(each.lag for each in queues)
-    put, got = _sum_of_rates(each.in_per_second for each in queues), _sum_of_rates(each.out_per_second for each in queues)
+    put, got = (
+        _sum_of_rates(each.in_per_second for each in queues),
+        _sum_of_rates(each.out_per_second for each in queues),
+    )
+    places = dict.fromkeys((each.queue.topic, each.queue.broker_name) for each in queues)
     if put is None:
-        places = dict.fromkeys((each.queue.topic, each.queue.broker_name) for each in queues)
         put = _sum_of_rates(look.put_rates.get(place) for place in places)
     if got is None:
-        brokers = dict.fromkeys(each.queue.broker_name for each in queues)
-        got = _sum_of_rates(look.get_rates.get((reader, name)) for name in brokers)
+        got = _sum_of_rates(look.get_rates.get((reader, *place)) for place in places)
     ages = [each.oldest_unread_ms for each in (behind or queues) if each.oldest_unread_ms is not None]
     return GroupLag(
         reader=reader,

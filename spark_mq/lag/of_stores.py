@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from spark_mq.lag.checkpoints import read_position
-from spark_mq.lag.figures import LagReport, Look, Looks, Position, Reader
+from spark_mq.lag.figures import Keep, LagReport, Look, Looks, Position, Reader
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.offsets import QueueId
 from storage import MessageStore
 from storage.epoch_times import current_time_ms
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.topics import TOPICS_FILE, TopicTable
 
 _Wanted = Mapping[tuple[Reader, QueueId], int | None]
 
@@ -26,15 +27,15 @@ class StoreLag:
         with_bytes: bool = False,
         clock: Callable[[], int] = current_time_ms,
     ) -> None:
-        """`checkpoints` are directories of Spark queries. `with_bytes` also adds up the unread records, whose queue entries it reads."""
+        """`checkpoints` are directories of Spark queries. `with_bytes` adds up the unread records, for which it reads queue entries."""
         self._cluster = cluster
         self._checkpoints = checkpoints
         self._with_bytes = with_bytes
         self._clock = clock
         self._looks = Looks()
 
-    def look(self, groups: Collection[str] | None = None) -> LagReport:
-        """All readers, or some groups and all queries. A group without any offset is not listed.
+    def look(self, groups: Collection[str] | None = None, keep: Keep | None = None) -> LagReport:
+        """All readers, or some groups and all queries; of these the queues that `keep` admits. A group without an offset is not listed.
 
         Raises StorageError, and OptionError for what is no checkpoint.
         """
@@ -50,16 +51,23 @@ class StoreLag:
                 reader = Reader(query.name, "query")
                 own = {queue: offset for queue, offset in query.offsets.items() if queue.broker_name == name}
                 wanted |= {(reader, queue): offset for queue, offset in own.items()}
+            if keep is not None:
+                wanted = {place: offset for place, offset in wanted.items() if keep(*place)}
             positions |= self._positions(store, wanted)
         return self._looks.report(Look(now_ms, positions, {}, {}))
+
+    def close(self) -> None:
+        """Nothing is open: the cluster is the caller's."""
 
     def _positions(self, store: MessageStore, wanted: _Wanted) -> dict[tuple[Reader, QueueId], Position]:
         found: dict[tuple[Reader, QueueId], Position] = {}
         behind: dict[tuple[Reader, QueueId], int] = {}
+        table = store.state(TOPICS_FILE, TopicTable.load) or TopicTable()
         bounds = {queue: store.bounds(queue.topic, queue.queue_id) for queue in {queue for _, queue in wanted}}
         for (reader, queue), offset in wanted.items():
             known = bounds[queue]
-            position = found[reader, queue] = Position(None if known is None else known[1], offset)
+            empty = 0 if not offset and queue.topic in table.topics else None  # a queue without a message has no file
+            position = found[reader, queue] = Position(empty if known is None else known[1], offset)
             if known is not None and offset is not None and position.lag:
                 behind[reader, queue] = max(offset, known[0])
         asked = [(queue.topic, queue.queue_id, first) for (_, queue), first in behind.items()]

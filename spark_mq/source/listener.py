@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from spark_mq.client.failure_log import FailureLog
 from spark_mq.source.lag import QueueLag, queue_lags, skipped_commits, source_metrics, sources_without_latest, total_lag
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.stream_reader import StreamReader
@@ -86,7 +87,7 @@ class LagListener(StreamingQueryListener):
     """Hands every progress of a query over `spark_mq` stores to `report`, which logs it by default, and keeps the last.
 
     Queries over other sources are passed over. Spark calls a listener from one thread of its own, some time after the batch;
-    what `report` raises goes to Spark's log and nowhere else.
+    what `report` raises is logged, once a kind with a count of those that follow.
 
     Of a batch that Spark repeats after a restart the progress says no latest offset. The listener then looks into the store, from the
     driver, by the options of the query's sources. With Spark Connect it cannot, and such lags are unknown.
@@ -98,6 +99,7 @@ class LagListener(StreamingQueryListener):
         self.lags: list[QueueLag] = []
         """The lags of the last report, whichever query it was of."""
         self._report = report
+        self._failures = FailureLog(_LOG)
         self._queries: dict[UUID, Any] = {}
         """By run: Spark may report the end of a query's earlier run after the start of the next."""
 
@@ -120,7 +122,8 @@ class LagListener(StreamingQueryListener):
                 return {}
             return {number: latest_offset(options[number], progress.sources[number].endOffset) for number in missing}
         except Exception as error:  # a lag that is unknown must not keep the rest from being reported
-            _LOG.warning("query %s, batch %d: the lag is unknown: %s", progress.id, progress.batchId, error)
+            text = f"query {progress.id}, batch {progress.batchId}: the lag is unknown: {error}"
+            self._failures.note(f"{progress.id} {type(error).__name__}", text)
             return {}
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -128,14 +131,19 @@ class LagListener(StreamingQueryListener):
         if report.lags or report.skipped_commits:
             self.reports[report.query_id] = report
             self.lags = report.lags
-            self._report(report)
+            try:
+                self._report(report)
+            except Exception as error:  # Spark would log it once more each time
+                text = f"query {report.query_id}, batch {report.batch_id}: the report of its lag failed"
+                self._failures.note(type(error).__name__, text, error)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """An idle query's event says nothing of its offsets."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The last report stays."""
+        """The last report stays. What failed and was not logged is counted in the log."""
         self._queries.pop(event.runId, None)
+        self._failures.close()
 
 
 def source_options(query: Any) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Changes to the tables of a store whose broker is not running: a consumer group's progress, a new topic.
+"""Changes to the tables of a store whose broker is not running: a consumer group's progress, a new topic, a changed one.
 
 All changes are made under the store's lock. A running broker holds that lock, and would overwrite every change from its memory. Only
 the named tables and their `.bak` are touched: no recovery, no `abort`.
@@ -6,9 +6,10 @@ the named tables and their `.bak` are touched: no recovery, no `abort`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
+from storage.errors import StoreRefusedError
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
 from storage.names import GROUP_LENGTH_LIMIT, validate_user_topic
@@ -22,7 +23,7 @@ from storage.tables.consumer_groups import (
     ensure_group,
 )
 from storage.tables.surroundings import refuse_foreign_log
-from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
+from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicConfig, TopicQueueMappingTable, TopicTable
 
 _T = TypeVar("_T")
 
@@ -104,3 +105,40 @@ def create_topic(
         table.refuse_batches(root)
         write_with_backup(path, table.to_text(), file_system)
     return None
+
+
+def alter_topic(
+    root: str,
+    config: StoreConfig,
+    topic: str,
+    change: Callable[[TopicConfig], TopicConfig],
+    *,
+    now_ms: int,
+    file_system: LocalFileSystem,
+    lock_timeout_ms: int = 0,
+) -> tuple[TopicConfig, TopicConfig] | None:
+    """Change the topic's entry in topics.json; returns it as it was and as it is now, None where there is none. Queues stay.
+
+    Commit point: the rename to topics.json. Java: AdminBrokerProcessor.updateAndCreateTopic, TopicConfigManager.updateTopicConfig.
+
+    Raises NameIllegalError for a topic that users must not change, StoreLockedError, StoreRefusedError, StateFileError, OSError, and
+    what `change` raises.
+    """
+    refuse_foreign_log(root, config, file_system)
+    path = f"{root}/config/{TOPICS_FILE}"
+    with file_system.locked(f"{root}/lock", lock_timeout_ms):
+        table = read_table(path, TopicTable.load, file_system.read_file) or TopicTable()
+        names = broker_names(config, table)
+        validate_user_topic(topic, broker_name=names.broker, cluster_name=names.cluster)
+        present = table.topics.get(topic)
+        if present is None:
+            return None
+        wanted = change(present)
+        mappings = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, file_system.read_file)
+        if mappings is not None and topic in mappings.mappings:
+            raise StoreRefusedError(root, f"topic {topic} is static: mqadmin updateStaticTopic changes its queues")
+        if wanted != present:
+            table = with_names(table.with_topic(wanted, now_ms=now_ms), names, config.send, now_ms=now_ms)
+            table.refuse_batches(root)
+            write_with_backup(path, table.to_text(), file_system)
+    return present, wanted

@@ -172,16 +172,16 @@ class CheckReport:
         """The results for programs."""
         return {
             "committed": self.committed,
-            "rolledBack": self.rolled_back,
+            "rolled_back": self.rolled_back,
             "unknown": self.put_back,
             "immune": self.immune,
-            "givenUp": self.discarded,
-            "foundEnded": self.found_ended,
-            "halfOffset": self.half_offset,
-            "opOffset": self.op_offset,
+            "given_up": self.discarded,
+            "found_ended": self.found_ended,
+            "half_offset": self.half_offset,
+            "op_offset": self.op_offset,
             "waiting": self.waiting,
-            "outOfTime": self.out_of_time,
-            "answersLeft": self.answers_left,
+            "out_of_time": self.out_of_time,
+            "answers_left": self.answers_left,
         }
 
     def lines(self) -> list[str]:

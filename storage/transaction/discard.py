@@ -55,10 +55,10 @@ class RedriveReport:
     def figures(self) -> dict[str, object]:
         """The results for programs."""
         return {
-            "putBack": self.put_back,
-            "backBefore": self.back_before,
+            "put_back": self.put_back,
+            "back_before": self.back_before,
             "ended": self.ended,
-            "tooOld": self.too_old,
+            "too_old": self.too_old,
         }
 
     def lines(self) -> list[str]:

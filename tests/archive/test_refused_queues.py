@@ -216,8 +216,8 @@ def test_upkeep_leaves_a_topic_with_a_missing_file_and_names_it(
     path = without_gap_file(store, table)
     assert main(["--table", str(table), "--keep", ".*=1d", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert told["droppedRows"] == {"Other": 3}
-    assert path in told["unreadTopics"]["Topic"]
+    assert told["dropped_rows"] == {"Other": 3}
+    assert path in told["unread_topics"]["Topic"]
     assert offsets_in_log(table, "Other") == []
 
 

@@ -113,9 +113,9 @@ def test_days_are_dropped_of_the_topics_that_are_meant(
 ) -> None:
     by_days(store, table, "Topic", "Other")
     assert main(["--table", str(table), "--topics", "Other", "--keep", ".*=1d", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["droppedRows"] == {"Other": 9}
+    assert json.loads(capsys.readouterr().out)["dropped_rows"] == {"Other": 9}
     assert main(["--table", str(table), "--pattern", "No.*", "--keep", ".*=1d", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["droppedRows"] == {}
+    assert json.loads(capsys.readouterr().out)["dropped_rows"] == {}
     assert {row["topic"] for row in table_rows(table)} == {"Topic"}
 
 

@@ -220,8 +220,8 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict
 
 def test_the_job_looks_at_a_table_without_a_store(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, told = said(capsys, "--table", str(table), "--verify", "--compact", "--keep", "Topic=1d", "--dry-run")
-    assert (code, told["findings"], told["joinedFiles"], told["intoFiles"]) == (0, [], 24, 6)
-    assert told["droppedRows"] == {"Topic": 72}
+    assert (code, told["findings"], told["joined_files"], told["into_files"]) == (0, [], 24, 6)
+    assert told["dropped_rows"] == {"Topic": 72}
     assert files_of(table) == 24
     looked = opened(table)
     replace_files(looked, [looked.newest(QUEUE).parts[1]], [], is_change=True)  # type: ignore[union-attr]
@@ -234,7 +234,7 @@ def test_the_job_says_what_it_would_archive(
 ) -> None:
     store.send("Topic", "late")
     code, told = said(capsys, str(store.root), "--table", str(table), "--dry-run")
-    assert (code, told["wouldArchive"]) == (0, {"Topic/broker-a/0": [36, 37]})
+    assert (code, told["would_archive"]) == (0, {"Topic/broker-a/0": [36, 37]})
 
 
 @pytest.mark.parametrize(

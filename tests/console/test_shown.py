@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_mq.cli.visible_text import visible, visible_lines
 from spark_mq.console.shown import (
     ALL_CHARACTERS,
     HEX_BYTES,
@@ -19,8 +20,6 @@ from spark_mq.console.shown import (
     as_hex,
     as_json,
     as_text,
-    visible,
-    visible_lines,
 )
 
 

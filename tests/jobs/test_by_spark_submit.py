@@ -125,14 +125,14 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
     assert [one.exit_code for one in busy] == [75, 0]
     *done, audited, refused, unread, verified = submitted(tmp_path, jobs)
     assert [(one.exit_code, one.err) for one in [*done, verified]] == [(0, "")] * (len(done) + 1)
-    assert done[5].json["wouldReplay"] == {"Orders": 2}
+    assert done[5].json["would_replay"] == {"Orders": 2}
     assert done[6].json["results"] == {"replayed": 1}
     assert done[7].json["results"] == {"replayed": 2}
     assert verified.json["findings"] == []
     assert audited.exit_code == 1
     assert audited.json["error"] == f"this Spark has no Delta Lake: start it with spark-submit --packages {DELTA}"
-    assert (refused.exit_code, refused.json["exitCode"]) == (2, 2)
-    assert (unread.exit_code, unread.json["nameServer"]) == (1, "127.0.0.1:1")
+    assert (refused.exit_code, refused.json["exit_code"]) == (2, 2)
+    assert (unread.exit_code, unread.json["name_server"]) == (1, "127.0.0.1:1")
     assert "no.pem: TLS failed: the certificate or key cannot be read" in unread.json["error"]
 
 

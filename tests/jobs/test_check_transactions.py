@@ -172,8 +172,8 @@ def test_a_run_says_what_it_did_and_put_as_json(
 ) -> None:
     assert check_transactions.main([str(root), "--checkpoint", str(checkpoint), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["job"], found["store"], found["exitCode"]) == ("check_transactions", str(root), 0)
-    assert (found["committed"], found["unknown"], found["outOfTime"]) == (1, 2, False)
+    assert (found["job"], found["store"], found["exit_code"]) == ("check_transactions", str(root), 0)
+    assert (found["committed"], found["unknown"], found["out_of_time"]) == (1, 2, False)
     assert {topic: put["messages"] for topic, put in found["put"].items()} == {"TopicTx": 1, HALF_TOPIC: 2, OP_TOPIC: 1}
     with open_store(root) as store:
         (message,) = store.get("TopicTx", 0, 0, 10).messages

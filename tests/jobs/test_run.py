@@ -162,11 +162,11 @@ def test_a_run_is_told_as_one_line_of_json_where_asked_for(capsys: pytest.Captur
     assert run_job(run, ["/store", "--json"]) == 1
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)
-    assert found.pop("tookMs") >= 0
+    assert found.pop("took_ms") >= 0
     expected = {
         "job": "test_run",
         "store": "/store",
-        "exitCode": 1,
+        "exit_code": 1,
         "put": {"T": {"messages": 3, "bytes": 300}},
         "ended": 3,
     }
@@ -181,7 +181,7 @@ def test_a_locked_store_is_told_as_json_too(capsys: pytest.CaptureFixture[str]) 
     job = Job(Time(), [1], {0: StoreLockedError("/store/lock")}, on_last=lambda: None)
     assert job.main("--json") == 75
     found = json.loads(capsys.readouterr().out)
-    assert (found["exitCode"], found["nothingDone"]) == (75, "store /store/lock is locked by another writer")
+    assert (found["exit_code"], found["nothing_done"]) == (75, "store /store/lock is locked by another writer")
 
 
 @pytest.mark.parametrize(("exit_code", "options", "code"), [(0, (), 75), (0, ("--busy-ok",), 0), (1, (), 1)])
@@ -194,7 +194,7 @@ def test_a_run_that_left_a_part_to_the_next_one_is_busy_too(
         return JobReport(["3 left"], exit_code, is_busy=True)
 
     assert run_job(run, ["/store", "--json", *options]) == code
-    assert json.loads(capsys.readouterr().out)["exitCode"] == code
+    assert json.loads(capsys.readouterr().out)["exit_code"] == code
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_an_error_is_told_as_json_too(
     assert job.main("--json") == code
     told = capsys.readouterr()
     found = json.loads(told.out)
-    assert (found["job"], found["store"], found["exitCode"]) == ("test_run", "/store", code)
+    assert (found["job"], found["store"], found["exit_code"]) == ("test_run", "/store", code)
     assert text in found["error"]
     assert hint in (found["hint"] or "")
     assert told.err.startswith(f"error: {found['error']}")
@@ -224,7 +224,7 @@ def test_a_command_line_that_is_not_right_is_told_as_json_too(capsys: pytest.Cap
     job = Job(Time(), [1])
     assert job.main("--json", "--every", "soon") == 2
     found = json.loads(capsys.readouterr().out)
-    assert (found["exitCode"], found["job"]) == (2, "test_run")
+    assert (found["exit_code"], found["job"]) == (2, "test_run")
     assert "--every" in found["error"]
 
 

@@ -45,11 +45,11 @@ def test_each_batch_is_told_with_its_rows_and_bytes_by_topic(root: str) -> None:
     sizes = {topic: size_of(root, topic) for topic in "AB"}
     commit(options, stage(options, rows("C"), batch_id=1), batch_id=1)
     first, second = batches(root)
-    assert (first["sinkId"], first["queryId"], first["batch"], first["rows"]) == ("sink", "query", 0, 4)
+    assert (first["sink_id"], first["query_id"], first["batch"], first["rows"]) == ("sink", "query", 0, 4)
     assert first["topics"] == {topic: {"messages": 2, "bytes": sizes[topic]} for topic in "AB"}
     assert (second["batch"], second["topics"]) == (1, {"C": {"messages": 1, "bytes": size_of(root, "C")}})
-    assert first["waitedMs"] >= 0
-    assert first["tookMs"] >= 0
+    assert first["waited_ms"] >= 0
+    assert first["took_ms"] >= 0
     shown = sink_status(root)
     assert "last batches" in shown
     assert all(topic in shown for topic in "ABC")
