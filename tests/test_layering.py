@@ -40,7 +40,7 @@ ROOMS = {
     "service": "words format settings log queues index tables dispatch rules put facade",
     "ha": "words format files settings log tables rules put recovery facade service",
     "delay": "words format files log queues tables rules facade",
-    "transaction": "words format files settings queues tables rules facade",
+    "transaction": "words format settings queues tables rules facade",
     "hand_over": "words files tables rules batch facade transaction",
     "remoting": "words format",
     "dledger": "words format files",
