@@ -228,6 +228,26 @@ def test_nothing_of_a_hostile_message_runs(served: Served, browser: Any) -> None
     assert complaints(browser) == []
 
 
+def test_a_login_lets_the_browser_in(tmp_path: Path, browser: Any) -> None:
+    views = StoreViews(str(make_store(tmp_path)))
+    console = Console(views, Samples(views), Replays(None), Access("a-token-of-some-length", True))
+    running = Served(console)
+    try:
+        show(browser, PHONE, "light")
+        browser.get(running.address + "/topics")
+        assert browser.title.startswith("Login")
+        shoot(browser, "login")
+        field = browser.find_element("css selector", "input[name=token]")
+        field.send_keys("a-token-of-some-length")
+        field.submit()
+        assert wait(lambda: browser.title.startswith("Overview"))
+        browser.get(running.address + "/topics")
+        assert "Orders" in browser.page_source
+    finally:
+        browser.get("about:blank")
+        running.close()
+
+
 def press(browser: Any, key: str) -> None:
     from selenium.webdriver import ActionChains
 
