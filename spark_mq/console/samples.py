@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ INTERVAL_S = 15.0
 KEPT = 960
 RATE_MS = 60_000
 """Rates are of the last minute, or of as much of it as was seen."""
+_REST = 9
+"""After a look so many times its length is rest: a cluster of very many topics is not asked all the time."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -61,11 +64,13 @@ class Samples:
 
     def _run(self) -> None:
         while not self._ends.is_set():
+            begin_s = time.monotonic()
             try:
                 self.take()
             except Exception as error:  # the next look may succeed; until then pages say why there is none
                 self._note(error)
-            self._ends.wait(self._interval_s)
+            took_s = time.monotonic() - begin_s
+            self._ends.wait(max(self._interval_s, _REST * took_s))
 
     def _note(self, error: Exception) -> None:
         described = describe(error)

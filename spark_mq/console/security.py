@@ -24,7 +24,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from storage.names import plain_host
 
-COOKIE = "spark_mq_console"
 LOGIN, STATIC = "/login", "/static/"
 HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
@@ -56,6 +55,8 @@ class Access:
     token: str | None
     checks_host: bool
     """Whether only a loopback name may stand in the header Host."""
+    cookie: str = field(default_factory=lambda: f"spark_mq_console_{secrets.token_hex(4)}")
+    """The cookie's name. Cookies do not know of ports: another console of the machine has a cookie of its own."""
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     form: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
@@ -73,24 +74,24 @@ class Access:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self.is_token(given.strip()):
             return True
-        return _same(_cookie(headers), self.session)
+        return _same(_cookie(headers, self.cookie), self.session)
 
     def login(self, response: Response) -> None:
         """Let the browser in that gets this answer."""
-        response.set_cookie(COOKIE, self.session, httponly=True, samesite="strict", path="/")
+        response.set_cookie(self.cookie, self.session, httponly=True, samesite="strict", path="/")
 
 
 def _same(given: str, secret: str) -> bool:
     return hmac.compare_digest(given.encode(errors="replace"), secret.encode())
 
 
-def _cookie(headers: Headers) -> str:
+def _cookie(headers: Headers, name: str) -> str:
     jar: SimpleCookie = SimpleCookie()
     try:
         jar.load(headers.get("cookie", ""))
     except CookieError:
         return ""
-    return jar[COOKIE].value if COOKIE in jar else ""
+    return jar[name].value if name in jar else ""
 
 
 def refusal(access: Access, method: str, path: str, headers: Headers) -> tuple[int, str] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from starlette.datastructures import Headers
 
-from spark_mq.console.security import COOKIE, Access, is_loopback, refusal
+from spark_mq.console.security import Access, is_loopback, refusal
 from tests.console.small_store import BASE, OpenConsole
 
 TOKEN = "a-token-of-some-length"
@@ -66,6 +66,7 @@ def test_a_change_comes_from_an_own_page(headers: dict[str, str], status: int | 
 @pytest.mark.parametrize("path", ["/", "/topics", "/message", "/dead-letters", "/samples", "/no-page", "/about"])
 def test_with_a_token_every_page_needs_it(path: str, root: Path, open_console: OpenConsole) -> None:
     client = open_console(root, token=TOKEN)
+    cookie = client.app._app.state.console.access.cookie  # type: ignore[attr-defined]
     refused = client.get(path)
     assert (refused.status_code, refused.headers["location"]) == (303, "/login")
     assert "Orders" not in refused.text
@@ -73,8 +74,15 @@ def test_with_a_token_every_page_needs_it(path: str, root: Path, open_console: O
     for wrong in ("", TOKEN[:-1], TOKEN + "x", f"{TOKEN}é"):
         headers = {b"authorization": f"Bearer {wrong}".encode()}
         assert client.get(path, headers=headers).status_code == 303  # type: ignore[arg-type]
-        assert client.get(path, headers={b"cookie": f"{COOKIE}={wrong}".encode()}).status_code == 303  # type: ignore[arg-type]
+        assert client.get(path, headers={b"cookie": f"{cookie}={wrong}".encode()}).status_code == 303  # type: ignore[arg-type]
     assert client.get(path, headers={"authorization": f"Bearer {TOKEN}"}).status_code != 303
+
+
+def test_two_consoles_of_a_machine_have_cookies_of_their_own() -> None:
+    one, other = Access(TOKEN, True), Access(TOKEN, True)
+    assert one.cookie != other.cookie
+    assert one.lets_in(Headers({"cookie": f"{other.cookie}=x; {one.cookie}={one.session}"}))
+    assert not other.lets_in(Headers({"cookie": f"{one.cookie}={one.session}"}))
 
 
 def test_a_login_gives_a_cookie_that_is_not_the_token(
