@@ -40,7 +40,7 @@ ROOMS = {
     "service": "words format settings log queues index tables dispatch rules put facade",
     "ha": "words format files settings log tables rules put recovery facade service",
     "delay": "words format files log queues tables rules facade",
-    "transaction": "words format files settings queues tables rules facade",
+    "transaction": "words format settings queues tables rules facade",
     "hand_over": "words files tables rules batch facade transaction",
     "remoting": "words format",
     "dledger": "words format files",
@@ -64,6 +64,8 @@ ROOMS = {
     "spark_mq",
     "cli": "words format files settings tables dispatch rules put batch recovery facade service ha hand_over remoting "
     "client remoting_server namesrv controller conditions broker_server source lag prometheus spark_mq jobs",
+    "console": "words format files queues tables rules batch facade delay transaction remoting client conditions source lag "
+    "spark_mq jobs cli",
 }
 """From the ground up: a room's row names only rooms above its own line, so there is no circle."""
 

@@ -15,7 +15,10 @@ import pytest
 from tests.support.fixture_stores import Fixture
 from tests.support.places import PROJECT
 
-NOT_THERE = ("pyspark", "py4j", "delta", "deltalake", "pandas", "numba", "llvmlite", "rocksdict", "yaml", "s3fs")
+NOT_THERE = (
+    *("pyspark", "py4j", "delta", "deltalake", "pandas", "numba", "llvmlite", "rocksdict", "yaml", "s3fs"),
+    *("starlette", "uvicorn", "jinja2", "markupsafe"),
+)
 """Top-level packages of extras: a plain `pip install spark_mq` has none of them."""
 
 BLOCKED = f"""
@@ -33,6 +36,10 @@ class WithoutThem:
 sys.meta_path[:] = [WithoutThem(sys.meta_path[:])]
 """
 
+NEED_CONSOLE = {
+    f"spark_mq.console.{name}" for name in ("application", "message_pages", "pages", "security", "work_pages")
+}
+"""Modules of the console's pages: its command says what to install."""
 NEED_SPARK = {
     "spark_mq.data_source",
     "spark_mq.replay_audit",
@@ -79,8 +86,8 @@ def test_every_module_that_is_not_sparks_can_be_imported() -> None:
     )
     assert done.returncode == 0, done.stderr
     failed = json.loads(done.stdout.splitlines()[-1])
-    assert failed.keys() == NEED_SPARK
-    for text in failed.values():
+    assert failed.keys() == NEED_SPARK | NEED_CONSOLE
+    for text in (failed[name] for name in NEED_SPARK):
         assert text.startswith('SparkNotFoundError: format("spark_mq") needs PySpark')
         assert "pip install 'spark_mq[spark]'" in text
 

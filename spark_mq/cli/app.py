@@ -28,7 +28,7 @@ class Listed(NamedTuple):
 
     panel: str
     place: str
-    """Its function: `module.name`, below `spark_mq.cli`."""
+    """Its function: `module.name`, below `spark_mq.cli`; with a dot before it, beside that package: its room imports this one."""
     line: str
     """The first part of the function's docstring."""
 
@@ -43,6 +43,7 @@ COMMANDS = {
     "groups": Listed(LOOK, "cluster.groups", "List the consumer groups of a running cluster."),
     "brokers": Listed(LOOK, "cluster.brokers", "List the brokers of a running cluster."),
     "sink-status": Listed(LOOK, "sinks.sink_status", "Show what Spark sinks have written to a store."),
+    "console": Listed(LOOK, ".console.command.console", "Show a cluster or stores as pages."),
     "report": Listed(LOOK, "report.report", "Write a page about a store or a cluster."),
     "verify": Listed(LOOK, "upkeep.verify", "Compare queues, index and checkpoint with the log."),
     "dump": Listed(READ_AND_WRITE, "messages.dump", "Print messages, queue by queue."),
@@ -121,14 +122,19 @@ def load_job(name: str) -> Any:
     return TyperCommand(JOB_LIST, callback=print_list)
 
 
+def function_of(name: str) -> Any:
+    """The function of a command; imports its module."""
+    module, _, function = COMMANDS[name].place.rpartition(".")
+    return getattr(import_module(f".{module}", "spark_mq.cli"), function)
+
+
 def load_command(name: str) -> Any:
     """A command with its parameters; imports its module."""
     if name == "job":
         return _Jobs()
     from spark_mq.command_options import with_options
 
-    module, _, function = COMMANDS[name].place.partition(".")
-    command = getattr(import_module(f"spark_mq.cli.{module}"), function)
+    command = function_of(name)
     paragraphs = (" ".join(paragraph.split()) for paragraph in command.__doc__.split("\n\n"))
     of_one = typer.Typer(add_completion=False)
     of_one.command(name, help="\n\n".join(paragraphs))(with_options(command))  # Typer would keep the source's line ends
@@ -250,7 +256,7 @@ class _WithoutPandas:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-_MAY_USE_PANDAS = {"demo", "doctor", "job"}
+_MAY_USE_PANDAS = {"console", "demo", "doctor", "job"}
 """Commands that run Spark, or look at what is installed."""
 
 

@@ -60,7 +60,7 @@ def groups(
             like = nearest(group, known)
             raise CommandError(f"there is no group {group}", f"did you mean {like}?" if like else None)
         listed = [name for name in known if every_group or not _is_rocketmqs(name)] if group is None else [group]
-        connections = together([partial(_connection_of, place, name) for name in listed])
+        connections = together([partial(connection_of, place, name) for name in listed])
         lags = _lags_of(place, group)
         found = [_group_entry(place, name, online, lags) for name, online in zip(listed, connections, strict=True)]
     finally:
@@ -81,7 +81,7 @@ def _is_rocketmqs(group: str) -> bool:
     return group in BUILT_IN_GROUPS or is_system_group(group)
 
 
-async def _connection_of(place: LivePlace, group: str) -> ConsumerConnection | None:
+async def connection_of(place: LivePlace, group: str) -> ConsumerConnection | None:
     """The clients that are online; None if none is."""
     try:
         return await place.admin.consumer_connection(place.at_brokers(group))
@@ -167,7 +167,7 @@ def broker_lines(settings: ClientSettings) -> tuple[list[dict[str, Any]], list[C
             for name, data in sorted(table.items())
             for broker_id, address in sorted(data.broker_addresses.items())
         ]
-        found = together([partial(_figures, admin, address) for *_, address in known])
+        found = together([partial(figures_at, admin, address) for *_, address in known])
     finally:
         run(admin.close())
     lines = [
@@ -177,7 +177,8 @@ def broker_lines(settings: ClientSettings) -> tuple[list[dict[str, Any]], list[C
     return lines, [error for error in found if isinstance(error, ClientError)]
 
 
-async def _figures(admin: AsyncAdmin, address: str) -> Mapping[str, str] | ClientError:
+async def figures_at(admin: AsyncAdmin, address: str) -> Mapping[str, str] | ClientError:
+    """The figures of one broker, or why it does not answer."""
     try:
         return await admin.runtime_info(address)
     except ClientError as error:
@@ -195,14 +196,14 @@ def _broker_entry(
         "broker_id": broker_id,
         "address": address,
         "version": figures.get("brokerVersionDesc"),
-        "in_tps": _first_number(figures.get("putTps", "")),
-        "out_tps": _first_number(figures.get("getTransferredTps", "")),
-        "disk_ratio": _first_number(figures.get("commitLogDiskRatio", "")),
+        "in_tps": first_number(figures.get("putTps", "")),
+        "out_tps": first_number(figures.get("getTransferredTps", "")),
+        "disk_ratio": first_number(figures.get("commitLogDiskRatio", "")),
         "boot_timestamp": int(boot) if boot.isdecimal() and len(boot) < 20 else None,
     }
 
 
-def _first_number(text: str) -> float | None:
+def first_number(text: str) -> float | None:
     """The first of `0.1 0.2 0.3`, which are rates over 10 s, 1 min and 10 min."""
     try:
         return float(text.split()[0])

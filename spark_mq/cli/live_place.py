@@ -180,11 +180,12 @@ class LivePlace:
             yield from (message for message in found if start <= message.queue_offset < end)
 
     def _pull(self, queue: QueueId, offset: int, limit: int = 32) -> Future[PullResult]:
-        return spawn(self._pulled(queue, offset, limit))
+        return spawn(self.pulled(queue, offset, limit))
 
-    async def _pulled(self, queue: QueueId, offset: int, limit: int) -> PullResult:
+    async def pulled(self, queue: QueueId, offset: int, limit: int, tags: str = "*") -> PullResult:
+        """One pull that does not wait; `tags` is "TagA || TagB"."""
         place = MessageQueue(self.at_brokers(queue.topic), queue.broker_name, queue.queue_id)
-        return await self.admin.peek(place, offset, limit)
+        return await self.admin.peek(place, offset, limit, tags)
 
     def by_key(self, search: KeySearch) -> list[FoundMessage]:
         topic, begin_ms = self.at_brokers(search.topic), search.begin_ms
@@ -223,7 +224,7 @@ class LivePlace:
     async def _offset_by_time(self, queue: QueueId, time_ms: int, *, upper: bool) -> FoundOffset:
         place = MessageQueue(self.at_brokers(queue.topic), queue.broker_name, queue.queue_id)
         offset = await self.admin.search_offset(place, time_ms, upper=upper)
-        result = await self._pulled(queue, offset, 1)
+        result = await self.pulled(queue, offset, 1)
         found = decode_records(result.records) if result.status is PullStatus.FOUND else []
         times = [message.store_time_ms for message in found if message.queue_offset == offset]
         return FoundOffset(queue, offset, times[0] if times else None)

@@ -78,6 +78,14 @@ def message_line(message: Message, *, broker_name: str | None = None, body: bool
 def queue_lines(
     store: MessageStore, topic: str, queue_id: int, start: int, end: int, *, broker_name: str, body: bool
 ) -> Iterator[dict[str, Any] | Unreadable]:
+    """`queue_messages` as objects to print."""
+    for found in queue_messages(store, topic, queue_id, start, end):
+        yield found if isinstance(found, Unreadable) else message_line(found, broker_name=broker_name, body=body)
+
+
+def queue_messages(
+    store: MessageStore, topic: str, queue_id: int, start: int, end: int
+) -> Iterator[Message | Unreadable]:
     """The messages at queue offsets [start, end) that are there. An entry that leads to no message of the queue is Unreadable."""
     queue = store.queues.get(topic, queue_id)
     if queue is None:
@@ -90,7 +98,7 @@ def queue_lines(
             yield Unreadable(topic, queue_id, offset, str(error))
             continue
         if (message.topic, message.queue_id, message.queue_offset) == (topic, queue_id, offset):
-            yield message_line(message, broker_name=broker_name, body=body)
+            yield message
         else:
             of = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
             yield Unreadable(topic, queue_id, offset, f"its entry leads to the message of {of}")

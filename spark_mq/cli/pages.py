@@ -1,12 +1,10 @@
 """Self-contained pages: one file, no script, nothing from elsewhere; for a mail, a ticket, or a printer.
 
-Jinja2 escapes every value. Characters that a browser does not draw, or that make it draw others elsewhere (controls, the marks of
-right-to-left text, blanks without width), are written out before: `␛`, `⟨U+202E⟩`.
+Jinja2 escapes every value, and `visible_text.py` writes out before what a browser does not draw.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,21 +13,11 @@ from typing import Any, NamedTuple
 
 from spark_mq import __version__
 from spark_mq.cli.output import CommandError
+from spark_mq.cli.visible_text import visible
 
 _INSTALL = "pip install 'spark_mq[console]'"
-_HIDDEN = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f"
-    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffc\ufffe\uffff"
-    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
 _SHORT, _FEW_COLUMNS = 40, 6
 """Characters of a text that is not folded in a table of few columns; in others half of it."""
-_PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "\u2421"}
-
-
-def visible(text: str) -> str:
-    """The text with every character that is not drawn, line ends among them, written out."""
-    return _HIDDEN.sub(lambda found: _PICTURES.get(found.group()) or f"⟨U+{ord(found.group()):04X}⟩", text)
 
 
 def print_page(template: str, **values: Any) -> None:

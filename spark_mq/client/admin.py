@@ -419,9 +419,12 @@ class AsyncAdmin(QueueCalls):
 
     # Messages.
 
-    async def peek(self, queue: MessageQueue, offset: int, limit: int = 32) -> PullResult:
-        """Messages of a queue from an offset on, as an operator looks at them: no offset is stored, nothing is waited for (11)."""
-        pull = Pull(queue, offset, subscription(queue.topic, "*", 0), limit, suspend_ms=0, sends_subscription=True)
+    async def peek(self, queue: MessageQueue, offset: int, limit: int = 32, tags: str = "*") -> PullResult:
+        """Messages of a queue from an offset on, as an operator looks at them: no offset is stored, nothing is waited for (11).
+
+        `tags` is "TagA || TagB", which brokers compare by hash.
+        """
+        pull = Pull(queue, offset, subscription(queue.topic, tags, 0), limit, suspend_ms=0, sends_subscription=True)
         return await self.pull(pull, TOOLS_GROUP)
 
     async def store_time_ms(self, queue: MessageQueue, offset: int) -> int | None:

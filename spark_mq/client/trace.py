@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -82,6 +82,46 @@ def _text(value: object) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class TraceLine(NamedTuple):
+    """One line, as a reader of traces gets it. An absent value is None."""
+
+    kind: str
+    """Pub, EndTransaction, SubBefore or SubAfter."""
+    values: Mapping[str, str | None]
+    """By the names below."""
+
+    @property
+    def message_id(self) -> str | None:
+        return self.values.get("message id")
+
+    @property
+    def time_ms(self) -> int | None:
+        text = self.values.get("time") or ""
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
+_LINES = {
+    "Pub": ("time", "region", "group", "topic", "message id", "tags", "keys", "broker", "body bytes", "took ms",
+            "message type", "offset message id", "succeeded"),
+    "EndTransaction": ("time", "region", "group", "topic", "message id", "tags", "keys", "broker", "message type",
+                       "transaction id", "state", "from a check"),
+    "SubBefore": ("time", "region", "group", "request id", "message id", "failed tries", "keys"),
+    "SubAfter": ("request id", "message id", "took ms", "succeeded", "keys", "return type", "time", "group"),
+}  # fmt: skip
+"""The values of a line, in their order. Clients of other releases leave out the last ones, or add some."""
+
+
+def read_trace(text: str) -> list[TraceLine]:
+    """The lines of a trace message's body, those of known kinds. Java: TraceDataEncoder.decoderFromTraceDataString."""
+    found = []
+    for line in text.split(_LINE_END):
+        kind, *values = line.split(_FIELD_END)
+        if kind in _LINES:
+            named = zip(_LINES[kind], values, strict=False)
+            found.append(TraceLine(kind, {name: None if value == "null" else value for name, value in named}))
+    return found
 
 
 def trace_of_send(context: SendMessageContext, began_ms: int, now_ms: int) -> Trace | None:

@@ -123,7 +123,8 @@ class Cluster:
         self._records_before: dict[tuple[QueueId, int], RecordPlace | None] = {}
 
     @cached_property
-    def _cluster_names(self) -> dict[str, str]:
+    def cluster_names(self) -> dict[str, str]:
+        """The cluster of each broker, by the broker's name."""
         return {name: _names_of(store).cluster for name, store in self.stores.items()}
 
     @classmethod
@@ -186,7 +187,7 @@ class Cluster:
     def is_system_topic(self, topic: str) -> bool:
         return any(
             is_system_topic(topic, broker_name=name, cluster_name=cluster_name)
-            for name, cluster_name in self._cluster_names.items()
+            for name, cluster_name in self.cluster_names.items()
         )
 
     def refuse_batch_topics(self, topics: Sequence[str]) -> None:

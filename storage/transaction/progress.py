@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from storage.files.atomic_file import read_table
 from storage.rules.half_messages import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE_ID
 from storage.store import MessageStore
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
@@ -27,7 +26,7 @@ class TransactionProgress(NamedTuple):
 
 
 def read_progress(store: MessageStore) -> TransactionProgress:
-    """The file's offsets if the queues have them, else the queue's nearer end.
+    """The file's offsets if the queues have them, else the queue's nearer end; of a store open for reading or writing.
 
     Raises StateFileError if the file is unreadable and has no backup.
     """
@@ -63,9 +62,8 @@ def _position(store: MessageStore, table: ConsumerOffsets, topic: str) -> int:
 
 
 def _consumer_offsets(store: MessageStore) -> ConsumerOffsets:
-    """The table. A broker starts with an empty one if the file is bad without a backup; that would lose all groups' progress."""
-    path, files = f"{store.root}/config/{OFFSETS_FILE}", store.writer.file_system
-    return read_table(path, ConsumerOffsets.load, files.read_file) or ConsumerOffsets()
+    """The table. Raises StateFileError, where a broker starts with an empty one and loses all groups' progress."""
+    return store.state(OFFSETS_FILE, ConsumerOffsets.load) or ConsumerOffsets()
 
 
 class TransactionCounts(CountedTopics):

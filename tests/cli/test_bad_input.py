@@ -23,6 +23,7 @@ FIRST_LINE = 300
 CALLS = {
     "alter-topic": ["alter-topic", "PATH", "T", "--perm", "4"],
     "bind-log": ["bind-log", "PATH"],
+    "console": ["console", "PATH"],
     "convert": ["convert", "PATH", "TARGET"],
     "confirm-sink": ["confirm-sink", "PATH", "sink-a"],
     "close": ["close", "PATH"],

@@ -7,13 +7,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from importlib import import_module
 
 import pytest
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
-from spark_mq.cli.app import COMMANDS, LOOK, READ_AND_WRITE, REPAIR, RUN_SERVERS, UPKEEP
+from spark_mq.cli.app import COMMANDS, LOOK, READ_AND_WRITE, REPAIR, RUN_SERVERS, UPKEEP, function_of
 from tests.support.fixture_stores import Fixture
 from tests.support.places import PROJECT
 
@@ -25,8 +24,7 @@ CLIENT = {"asyncio", "spark_mq.client.admin", "spark_mq.remoting_server", "spark
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"job"}))
 def test_a_command_is_listed_by_the_line_that_its_docstring_begins_with(name: str) -> None:
-    module, _, function = COMMANDS[name].place.partition(".")
-    document = getattr(import_module(f"spark_mq.cli.{module}"), function).__doc__
+    document = function_of(name).__doc__
     assert document.partition("\n")[0] == COMMANDS[name].line
 
 

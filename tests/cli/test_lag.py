@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from spark_mq.cli import app
 from spark_mq.cli.output import print_csv
-from spark_mq.cli.pages import Sheet, render_page, visible
+from spark_mq.cli.pages import Sheet, render_page
+from spark_mq.cli.visible_text import visible
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.tables.offline_changes import write_group_offsets

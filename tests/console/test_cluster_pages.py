@@ -1,0 +1,144 @@
+"""Every page over a cluster: our name server and our broker, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from spark_mq.client.admin import Admin
+from spark_mq.client.message import Message
+from spark_mq.client.producer import Producer
+from spark_mq.client.pull_consumer import PullConsumer
+from spark_mq.client.settings import ConsumeFrom, PullSettings
+from spark_mq.client.transaction_producer import TransactionProducer
+from spark_mq.command_options import Connection
+from spark_mq.remoting import MessageQueue
+from storage.format.record import encode_offset_message_id
+from storage.rules.half_messages import TransactionState
+from tests.broker_server.own_cluster import OwnCluster, own_cluster
+from tests.console.small_store import OpenConsole
+from tests.console.structure import Structure
+
+pytestmark = pytest.mark.slow
+
+COUNT = 90
+
+
+class Undecided:
+    """A listener that never knows."""
+
+    def execute(self, message: object, transaction_id: str, arg: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    def check(self, message: object) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnCluster]:
+    with own_cluster(tmp_path_factory.mktemp("cluster")) as made:
+        made.make_topic("Orders", 1)
+        made.make_topic("%DLQ%billing", 1)
+        with Producer(made.settings, "Makers") as producer:
+            for number in range(COUNT):
+                tags = "open" if number % 10 == 0 else "paid"
+                producer.send(Message("Orders", b"order %d" % number, tags=tags, keys=[f"order-{number}"]))
+            letter = Message("%DLQ%billing", b"dead", properties={"RETRY_TOPIC": "Orders"})
+            producer.hand_on(letter, MessageQueue(letter.topic, "own", 0))
+            producer.send(Message("Orders", b"late", delay_level=18))
+        yield made
+
+
+@pytest.fixture
+def client(cluster: OwnCluster, open_console: OpenConsole) -> TestClient:
+    return open_console(connection=Connection(name_server=cluster.name_server), allows_changes=True)
+
+
+def text_of(client: TestClient, address: str, status: int = 200) -> str:
+    answer = client.get(address)
+    assert answer.status_code == status, answer.text
+    return Structure(answer.text).text
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("/", "log ends at"),
+        ("/topics?all=1", "SCHEDULE_TOPIC_XXXX"),
+        ("/topic?name=Orders", "order 89"),
+        ("/topic?name=Orders&queue=0&offset=10", "order 10"),
+        ("/topic?name=Orders&queue=0&tag=open", "order 80"),
+        ("/topic?name=Orders&key=order-17", "order 17"),
+        ("/topic?name=Orders&time=-1h", "order 0"),
+        ("/message?topic=Orders&broker=own&queue=0&offset=3", "order 3"),
+        ("/message/related?topic=Orders&broker=own&queue=0&offset=3", "Copies"),
+        ("/dead-letters", "billing"),
+        ("/dead-letters?group=billing&preview=1", "would replay 1 to Orders"),
+        ("/transactions", "None is open"),
+        ("/sinks", "path of a local store"),
+    ],
+)
+def test_a_page_shows_what_the_cluster_has(address: str, said: str, client: TestClient) -> None:
+    assert said in text_of(client, address)
+
+
+def test_what_waits_at_a_delay_level_is_shown(client: TestClient) -> None:
+    deadline = time.monotonic() + 30  # the broker names a level once it has saved its offset
+    while "18" not in (text := text_of(client, "/timers")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert re.search(r"18\s+1\s", text)
+
+
+def test_an_open_transaction_is_shown(cluster: OwnCluster, client: TestClient) -> None:
+    cluster.make_topic("Paid", 1)
+    with TransactionProducer(cluster.settings, "Payers", Undecided()) as producer:
+        sent = producer.send_in_transaction(Message("Paid", b"half")).sent
+        assert sent.message_id in text_of(client, "/transactions")
+
+
+def test_a_group_has_members_and_a_lag(cluster: OwnCluster, client: TestClient) -> None:
+    pull = PullSettings(consume_from=ConsumeFrom.FIRST, auto_commit=False)
+    with PullConsumer(cluster.settings, "billing", pull) as consumer:
+        consumer.subscribe("Orders", "*")
+        while not consumer.poll(1_000, 10):
+            pass
+        consumer.commit()
+        client.app._app.state.console.samples.take()  # type: ignore[attr-defined]
+        text = text_of(client, "/group?name=billing")
+        assert re.search(r"Orders\s+own 0\s+\d+\s+\d+\s+\d+", text)
+        with Admin(cluster.settings) as admin:
+            (member,) = admin.consumer_ids("billing", "Orders")
+        assert member in text
+    assert "billing" in text_of(client, "/groups")
+
+
+def test_an_id_that_names_a_strange_address_is_not_connected_to(client: TestClient) -> None:
+    strange = encode_offset_message_id(bytes([127, 0, 0, 1]), 1, 0)
+    assert "the cluster has none of that address" in text_of(client, f"/message?id={strange}", 404)
+
+
+def test_a_dead_letter_is_replayed(cluster: OwnCluster, client: TestClient) -> None:
+    page = client.get("/dead-letters?group=billing").text
+    form = dict(re.findall(r'<input type="hidden" name="(form|group)" value="([^"]*)">', page))
+    assert client.post("/dead-letters/replay", data=form).status_code == 303
+    deadline = time.monotonic() + 60
+    while "Ended" not in (text := text_of(client, "/dead-letters/run")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "1 replayed" in text
+    assert "dead" in text_of(client, "/topic?name=Orders")
+
+
+def test_a_broker_that_does_not_answer_is_said_on_the_overview(tmp_path: Path, open_console: OpenConsole) -> None:
+    with own_cluster(tmp_path) as made:
+        client = open_console(connection=Connection(name_server=made.name_server, request_timeout="1s"))
+        assert "no answer" not in text_of(client, "/")
+        os.kill(made.pid, signal.SIGSTOP)  # one that is killed is gone from the name server, too
+        assert "no answer" in text_of(client, "/")
+        assert client.get("/static/console.css").status_code == 200

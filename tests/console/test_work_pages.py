@@ -1,0 +1,91 @@
+"""What stands beside messages: sinks and their batches, the archive, the audit of replayed dead letters."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_mq.console.replays import AUDIT_ROWS, audit_rows
+from spark_mq.source.archive_table import Place
+from storage import open_store
+from storage.batch.commit import commit_batch
+from storage.batch.ledger import Batch
+from storage.batch.staged_segment import StagedBatch
+from storage.files.local_file_system import LocalFileSystem
+from storage.settings.load import load_config
+from storage.tables.put_statistics import TopicSum
+from storage.tables.sink_notes import BatchNote, add_batch_note
+from tests.console.small_store import OpenConsole
+from tests.console.structure import Structure
+from tests.support.stage_rows import BatchRows, stage
+
+deltalake = pytest.importorskip("deltalake")
+
+
+def test_sinks_show_their_last_batches(root: Path, open_console: OpenConsole) -> None:
+    files = LocalFileSystem()
+    rows = BatchRows(Batch("sink-a", "query-a", 7), (5, 5))
+    config = load_config(str(root), None, read_bytes=files.read_file)
+    segments = stage(files, str(root), config, rows)
+    with open_store(root, read_only=False) as store:
+        commit_batch(store.writer, StagedBatch(rows.batch, segments, {"orders": 4}))
+    note = BatchNote("query-a", 7, 1_700_000_000_000, 10, 3, 4, {"orders": TopicSum(10, 1_234)})
+    add_batch_note(files, str(root), "sink-a", note)
+    text = Structure(open_console(root).get("/sinks").text).text
+    assert re.search(r"sink-a\s+query-a\s+7", text)
+    assert re.search(r"sink-a\s+7\s+orders\s+10\s+1,234\s+3\s+4\s+2023-11-14 22:13:20", text)
+
+
+def test_the_archive_shows_its_topics(root: Path, tmp_path: Path, open_console: OpenConsole) -> None:
+    from tests.archive.archived import archived
+
+    table = tmp_path / "archive"
+    archived(table, path=str(root))
+    client = open_console(root, archive=Place.of(str(table)))
+    text = Structure(client.get("/archive").text).text
+    assert re.search(r"Orders\s+2\s+120\s+\d+\s+0", text)
+    assert 'href="/archive"' in client.get("/").text
+
+
+def test_an_archive_that_is_not_there_is_said(root: Path, tmp_path: Path, open_console: OpenConsole) -> None:
+    answer = open_console(root, archive=Place.of(str(tmp_path / "none"))).get("/archive")
+    assert (answer.status_code, "there is no Delta table" in answer.text) == (502, True)
+
+
+def write_audit(table: Path, count: int) -> None:
+    """As the job's Spark does."""
+    rows = {
+        "run": ["r"] * count,
+        "time": pa.array([datetime.fromtimestamp(number, UTC) for number in range(count)], pa.timestamp("us", "UTC")),
+        "consumer_group": ["billing" if number % 2 else "other" for number in range(count)],
+        "dead_letter_queue": pa.array([0] * count, pa.int32()),
+        "dead_letter_offset": list(range(count)),
+        "dead_letter_msg_id": [f"M{number}" for number in range(count)],
+        "unique_key": ["<b>key</b>"] * count,
+        "origin_topic": ["Orders"] * count,
+        "result": ["replayed"] * count,
+        "reason": pa.array([None] * count, pa.string()),
+        "new_msg_id": [f"N{number}" for number in range(count)],
+        "log_end": [0] * count,
+    }
+    deltalake.write_deltalake(str(table), pa.table(rows))
+
+
+def test_the_audit_shows_the_groups_newest_rows(tmp_path: Path) -> None:
+    assert audit_rows(str(tmp_path / "none"), "billing") == []
+    write_audit(tmp_path / "audit", 2 * AUDIT_ROWS + 10)
+    found = audit_rows(str(tmp_path / "audit"), "billing")
+    assert [row["dead_letter_offset"] for row in found][:3] == [409, 407, 405]
+    assert len(found) == AUDIT_ROWS
+    assert found[0]["time_ms"] == 409_000
+
+
+def test_the_audit_is_on_the_page_of_the_group(root: Path, tmp_path: Path, open_console: OpenConsole) -> None:
+    write_audit(tmp_path / "audit", 4)
+    page = open_console(root, audit=str(tmp_path / "audit")).get("/dead-letters?group=billing")
+    text = Structure(page.text).text
+    assert re.search(r"1970-01-01 00:00:03.000\s+replayed\s+0:3 <b>key</b>\s+Orders\s+N3", text)
