@@ -15,7 +15,7 @@ import spark_mq.client
 import storage
 from tests.support.own_servers import start_broker, start_name_server
 from tests.support.places import PROJECT
-from tests.support.ports import free_ports
+from spark_mq.testing.ports import free_ports
 from tests.test_pages import names_that_are_not_public
 
 FOLDER = PROJECT / "docs" / "api"

@@ -106,7 +106,7 @@ def test_the_wheel_holds_every_module_and_the_example_store_and_nothing_else(bui
         "spark_mq/example_store.tgz",
         "spark_mq/log4j2.properties",
     }
-    assert held == modules | others | {"pyspark_spark_mq.py"}
+    assert held == modules | others | {"pyspark_spark_mq.py", "pytest_spark_mq.py"}
     assert built.wheel.name == f"spark_mq-{spark_mq.__version__}-py3-none-any.whl"
 
 

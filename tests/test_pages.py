@@ -13,6 +13,7 @@ import pytest
 
 import spark_mq
 import spark_mq.client
+import spark_mq.testing
 import storage
 from storage import errors
 from tests.support.pages import PAGES, Example, examples
@@ -31,7 +32,9 @@ NOT_RUN: Mapping[tuple[str, int], str] = {
 """Examples that cannot run, by page and number (from 1), with the reason that the page gives above them."""
 
 RECIPES = "docs/recipes.md"
-RUN_TOGETHER = tuple(page for page in PAGES if page != RECIPES and any(each.reason is None for each in examples(page)))
+TESTING = "docs/testing.md"
+"""Its examples are tests; `tests/testing/test_recipes.py` runs them."""
+RUN_TOGETHER = tuple(page for page in PAGES if page not in (RECIPES, TESTING) and any(each.reason is None for each in examples(page)))
 
 SHOWN = {
     "README.md": ["|queue_id|queue_offset|", "Batch: 0", "|TopicA|  600|", "|orders|    2|"],
@@ -42,7 +45,7 @@ SHOWN = {
 }
 """What a page's examples print, among the rest."""
 
-PUBLIC = {"spark_mq": spark_mq.__all__, "spark_mq.client": spark_mq.client.__all__, "storage": storage.__all__}
+PUBLIC = {"spark_mq": spark_mq.__all__, "spark_mq.client": spark_mq.client.__all__, "spark_mq.testing": spark_mq.testing.__all__, "storage": storage.__all__}
 """Jobs are commands, not a library: `jobs` gives no name to import, and no page shows that."""
 
 
@@ -138,7 +141,7 @@ def names_that_are_not_public(code: str) -> list[str]:
 
 
 def _package(module: str) -> bool:
-    return module.partition(".")[0] in {"spark_mq", "storage", "jobs", "pyspark_spark_mq"}
+    return module.partition(".")[0] in {"spark_mq", "storage", "jobs", "pyspark_spark_mq", "pytest_spark_mq"}
 
 
 @pytest.mark.parametrize("source", [*sources()], ids=lambda source: f"{source.page}:{source.line}")

@@ -33,7 +33,7 @@ from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from tests.controller.asking import Asked, in_sync
 from tests.controller.test_server import Broker
 from tests.support.own_servers import OurController, our_controller
-from tests.support.ports import free_ports
+from spark_mq.testing.ports import free_ports
 from tests.support.waiting import wait_until
 
 NAME = "b"

@@ -35,7 +35,7 @@ from storage.settings.java_properties import changed_properties, parse_propertie
 from tests.namesrv.asking import registered
 from tests.support.own_servers import OurNameServer, our_name_server
 from tests.support.planned_server import planned_server
-from tests.support.ports import free_ports
+from spark_mq.testing.ports import free_ports
 from tests.support.waiting import wait_until
 
 LIMIT_SECONDS = 30

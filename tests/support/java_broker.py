@@ -36,7 +36,7 @@ from tests.support.places import PROJECT
 from tests.support.waiting import wait_until
 
 from .fixture_stores import golden_lines
-from .ports import free_ports as free_ports
+from spark_mq.testing.ports import free_ports as free_ports
 
 _DEFAULT_RELEASE = "5.3.3"
 RELEASE = os.environ.get("RELEASE") or _DEFAULT_RELEASE
