@@ -42,7 +42,9 @@ from spark_mq.testing.servers import (
     configuration_of,
     on_own_loop,
 )
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.names import MASTER_ID, address_text
+from storage.rules.delays import REAL_TOPIC
 
 _HOST = "127.0.0.1"
 _TRIES = 20
@@ -51,6 +53,8 @@ _READY_S, _LOOK_S = 60.0, 0.02
 _PRODUCER = "test-cluster"
 _TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker has it
 _PULL_LIMIT = 32
+_LEVEL = "scheduleMessageOffset_"
+"""A broker's figures of a delay level. Java: ScheduleMessageService.buildRunningStats."""
 _SETTINGS: Mapping[str, object] = {
     "brokerIP1": _HOST,
     "mappedFileSizeCommitLog": 16 << 20,  # the files are small, as a temporary directory may lie in memory
@@ -321,16 +325,28 @@ class Cluster:
         With `count` it waits until there are so many, or more. Raises ClusterError where they do not come in time, and
         TopicRouteNotFoundError without `count` where there is no such topic.
         """
-        found: list[MessageExt] = []
+        return self._waited_for(lambda: run(self._pulled(topic)), count, timeout_s, f"messages of topic {topic}")
+
+    def delayed(self, topic: str, count: int | None = None, *, timeout_s: float = 30.0) -> list[MessageExt]:
+        """Messages for that topic whose delay level is not over, as `messages` gives them.
+
+        A group's failed messages wait for its topic `%RETRY%GROUP`. Messages with a time (`deliver_time_ms`) are not among them.
+        """
+        return self._waited_for(lambda: run(self._parked(topic)), count, timeout_s, f"delayed messages for topic {topic}")
+
+    def _waited_for(
+        self, look: Callable[[], list[MessageExt]], count: int | None, timeout_s: float, what: str
+    ) -> list[MessageExt]:
         if count is None:
-            return run(self._pulled(topic))
+            return look()
+        found: list[MessageExt] = []
 
         def has_them() -> bool:
             with suppress(TopicRouteNotFoundError):  # retry topics and others are made by their first message
-                found[:] = run(self._pulled(topic))
+                found[:] = look()
             return len(found) >= count
 
-        self._await(has_them, lambda: f"{count} messages of topic {topic}, it has {len(found)}", timeout_s)
+        self._await(has_them, lambda: f"{count} {what}, there are {len(found)}", timeout_s)
         return found
 
     async def _pulled(self, topic: str) -> list[MessageExt]:
@@ -346,6 +362,21 @@ class Cluster:
                 found += pulled_messages(result, queue, wanted, lambda record: record.topic)
                 offset = result.next_offset
         return found
+
+    async def _parked(self, topic: str) -> list[MessageExt]:
+        admin = self._asking
+        delivered: dict[tuple[str, int], int] = {}
+        for broker in self.brokers:
+            if broker.is_master and broker.is_running:
+                for name, value in (await admin.runtime_info(broker.address)).items():
+                    if name.startswith(_LEVEL):  # of levels that have delivered: its offset, the queue's end
+                        delivered[broker.name, int(name.removeprefix(_LEVEL)) - 1] = int(value.partition(",")[0])
+        return [
+            message
+            for message in await self._pulled(SCHEDULE_TOPIC)
+            if message.properties.get(REAL_TOPIC) == topic
+            and message.queue_offset >= delivered.get((message.broker_name, message.queue_id), 0)
+        ]
 
     # Time
 

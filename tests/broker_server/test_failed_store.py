@@ -26,7 +26,7 @@ from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.store import open_store
-from tests.broker_server.test_running_broker import Loop
+from spark_mq.testing.servers import OwnLoop
 
 FIRST = Term(1, 1, "127.0.0.1:1", frozenset({1, 2}))
 NEXT = Term(2, 2, "127.0.0.1:2", frozenset({2}))
@@ -129,7 +129,7 @@ def broker_of(root: Path, controller: Controller, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(controlled, "_RETRY_SECONDS", 0.0)
     text = f"brokerName=b\nstorePathRootDir={root}\nmappedFileSizeCommitLog=65536\n"
     text += "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9\n"
-    loop = Loop()
+    loop = OwnLoop()
 
     async def made() -> ControlledBroker:
         return ControlledBroker(read_configuration(text.encode(), None, {}))

@@ -29,7 +29,8 @@ from storage.errors import ConfigurationError, StoreRefusedError
 from storage.format.dledger import ENTRY_HEAD_SIZE
 from storage.format.record import decode_record
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.own_servers import on_own_loop, our_name_server
+from spark_mq.testing.servers import on_own_loop
+from tests.support.own_servers import our_name_server
 
 MEMBERS = ("n0", "n1", "n2")
 FILE_BYTES = 16_384
