@@ -66,7 +66,7 @@ def dump(
         else:
             bounds = map(place.bounds, wanted.queues(place))
             total = sum(maximum - minimum for minimum, maximum in bounds)
-            with progress_bar("messages") as progress:
+            with progress_bar("reading", "messages") as progress:
                 _print_lines(_lines(place, wanted), limit, None if sys.stdout.isatty() else progress, total)
 
 
