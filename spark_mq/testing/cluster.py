@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -171,6 +172,8 @@ class Cluster:
 
     def start(self) -> Self:
         """All runs, and is registered at the name server, when this returns."""
+        if self._directory is not None:
+            raise ClusterError("the cluster runs already")
         try:
             self._begin()
         except BaseException:
@@ -179,8 +182,6 @@ class Cluster:
         return self
 
     def _begin(self) -> None:
-        if self._directory is not None:
-            raise ClusterError("the cluster runs already")
         if self._given_directory is None:
             made = tempfile.TemporaryDirectory(prefix="spark_mq-cluster-")
             self._open.callback(made.cleanup)
@@ -203,10 +204,8 @@ class Cluster:
             self._start(broker)
         self._admin = AsyncAdmin(self.client_settings)
         self._open.callback(self._admin.release)
-        if self._slaves:
-            for broker in self.brokers:
-                if broker.is_master:
-                    self._await(lambda broker=broker: self._slaves_of(broker) >= self._slaves, f"{broker} has its slaves")
+        for master in (each for each in self.brokers if each.is_master and self._slaves):
+            self._await(partial(self._has_slaves, master), f"{master} has its slaves")
 
     def close(self) -> None:
         """End everything; a second call does nothing. Raises ClusterError where a broker's process had ended by itself."""
@@ -283,10 +282,10 @@ class Cluster:
             return BrokerInProcess(settings, self._clock.offset_ms, output)
         return BrokerInThread(settings, self._clock.offset_ms)
 
-    def _slaves_of(self, master: ClusterBroker) -> int:
+    def _has_slaves(self, master: ClusterBroker) -> bool:
         code = RequestCode.GET_BROKER_HA_STATUS
         answer = run(self._asking.instance.ask(master.address, make_call(code)))
-        return read_answer_body(HaRuntimeInfo, answer, master.address, code).in_sync_slave_count
+        return read_answer_body(HaRuntimeInfo, answer, master.address, code).in_sync_slave_count >= self._slaves
 
     @property
     def _asking(self) -> AsyncAdmin:
