@@ -4,8 +4,8 @@
         rocketmq_cluster.send(rocketmq_topic, b"one")
         assert [message.body for message in rocketmq_cluster.messages(rocketmq_topic, count=1)] == [b"one"]
 
-pytest loads this module wherever the package is installed. So it stands beside the packages, and loads nothing of them before a test uses a
-fixture.
+pytest loads this module wherever the package is installed. So it stands beside the packages, and loads nothing of them before a test
+uses a fixture.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _NAME_LIMIT = 100
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The setting of pytest.ini or pyproject.toml."""
     parser.addini(
-        SCOPE, "How long a cluster of rocketmq_cluster lives: session, package, module, class, function.", default="session"
+        SCOPE,
+        "How long a cluster of rocketmq_cluster lives: session, package, module, class, function.",
+        default="session",
     )
 
 

@@ -5,8 +5,8 @@ Users read the exit codes in docs/command-line.md. Apache's tools end with 0 or 
 SIGINT and SIGTERM end what runs until it is ended, whatever the process has inherited: a shell starts background jobs with SIGINT
 ignored, and Python keeps it so; `kill -INT` would do nothing.
 
-A bar shows how much is done and left where that is known; a sign of life shows how long it has run. Nothing is shown where stderr is no terminal, nor in the
-first two seconds.
+A bar shows how much is done and left where that is known; a sign of life shows how long it has run. Nothing is shown where stderr is
+no terminal, nor in the first two seconds.
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ def progress_bar(
 
     amounts = [DownloadColumn(), TransferSpeedColumn()] if unit == "bytes" else [Messages()]
     begin = TextColumn("{task.description}"), BarColumn(bar_width=16), TaskProgressColumn()
-    bar = Progress(*begin, *amounts, TimeRemainingColumn(), console=shown, transient=True, redirect_stdout=_is_shown_too())
+    bar = Progress(
+        *begin, *amounts, TimeRemainingColumn(), console=shown, transient=True, redirect_stdout=_is_shown_too()
+    )
     task = bar.add_task(text, total=None)
     with _started_after(patience_s, bar):
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -141,7 +143,12 @@ def busy(text: str, *, terminal: Console | None = None, patience_s: float = PATI
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     sign = Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=shown, transient=True, redirect_stdout=_is_shown_too()
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=shown,
+        transient=True,
+        redirect_stdout=_is_shown_too(),
     )
     sign.add_task(text, total=None)
     with _started_after(patience_s, sign):

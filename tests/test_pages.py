@@ -34,7 +34,9 @@ NOT_RUN: Mapping[tuple[str, int], str] = {
 RECIPES = "docs/recipes.md"
 TESTING = "docs/testing.md"
 """Its examples are tests; `tests/testing/test_recipes.py` runs them."""
-RUN_TOGETHER = tuple(page for page in PAGES if page not in (RECIPES, TESTING) and any(each.reason is None for each in examples(page)))
+RUN_TOGETHER = tuple(
+    page for page in PAGES if page not in (RECIPES, TESTING) and any(each.reason is None for each in examples(page))
+)
 
 SHOWN = {
     "README.md": ["|queue_id|queue_offset|", "Batch: 0", "|TopicA|  600|", "|orders|    2|"],
@@ -45,7 +47,12 @@ SHOWN = {
 }
 """What a page's examples print, among the rest."""
 
-PUBLIC = {"spark_mq": spark_mq.__all__, "spark_mq.client": spark_mq.client.__all__, "spark_mq.testing": spark_mq.testing.__all__, "storage": storage.__all__}
+PUBLIC = {
+    "spark_mq": spark_mq.__all__,
+    "spark_mq.client": spark_mq.client.__all__,
+    "spark_mq.testing": spark_mq.testing.__all__,
+    "storage": storage.__all__,
+}
 """Jobs are commands, not a library: `jobs` gives no name to import, and no page shows that."""
 
 

@@ -208,9 +208,7 @@ def close(
     root = one_store(path, to_write=True)
     with (
         progress_bar("closing") as progress,
-        open_store(
-            root, config=conf, read_only=False, lock_timeout_ms=lock_timeout_ms, on_progress=progress
-        ) as store,
+        open_store(root, config=conf, read_only=False, lock_timeout_ms=lock_timeout_ms, on_progress=progress) as store,
     ):
         finished, report, log_end = store.finished_batches, store.recovery, store.log_end
         lowered = store.lowered

@@ -1,8 +1,8 @@
 """A cluster for tests: a name server, brokers and slaves on loopback, in threads of this process or in processes of their own.
 
-Threads are the default: they start in a tenth of a second, and cost hardly any memory where a test has loaded this package anyway. No thread
-can be killed as a process is, so `Cluster(processes=True)` has a child process for each broker, and `kill()` sends SIGKILL. Both have a clock
-that a test moves.
+Threads are the default: they start in a tenth of a second, cost hardly any memory beside the imports, and a debugger sees both sides.
+No thread can be killed as a process is, so `Cluster(processes=True)` has a child process for each broker, and `kill()` sends SIGKILL.
+Both have a clock that a test moves.
 
 Everything ends with the `with` block: clients, servers, and the directory of the stores. A child ends with its parent too.
 """
@@ -69,7 +69,9 @@ _SETTINGS: Mapping[str, object] = {
     "waitTimeMillsInPullQueue": 20_000,
     "osPageCacheBusyTimeOutMills": 20_000,
 }
-_ITS_OWN = frozenset({"bindAddress", "brokerIP1", "brokerId", "brokerName", "listenPort", "namesrvAddr", "storePathRootDir"})
+_ITS_OWN = frozenset(
+    {"bindAddress", "brokerIP1", "brokerId", "brokerName", "listenPort", "namesrvAddr", "storePathRootDir"}
+)
 
 
 class ClusterBroker:
@@ -133,9 +135,9 @@ class Cluster:
     """A cluster that runs in the `with` block, or from `start` to `close`.
 
     `brokers` masters with `slaves` slaves each. With slaves a send is answered when all of them have the message (SYNC_MASTER).
-    `processes`: a child process for each broker, for `kill()`. `settings` are lines of broker.conf for all brokers, by Java's names; a topic
-    is made by the first message to it unless they have `autoCreateTopicEnable: False`. `directory` is where stores lie, and stay; without it
-    they lie in a temporary directory that goes with the cluster.
+    `processes`: a child process for each broker, for `kill()`. `settings` are lines of broker.conf for all brokers, by Java's names; a
+    topic is made by the first message to it unless they have `autoCreateTopicEnable: False`. `directory` is where stores lie, and stay;
+    without it they lie in a temporary directory that goes with the cluster.
 
     One thread at a time calls it. Raises ClusterError, ConfigurationError for settings that no broker takes.
     """
@@ -331,7 +333,9 @@ class Cluster:
 
         A group's failed messages wait for its topic `%RETRY%GROUP`. Messages with a time (`deliver_time_ms`) are not among them.
         """
-        return self._waited_for(lambda: run(self._parked(topic)), count, timeout_s, f"delayed messages for topic {topic}")
+        return self._waited_for(
+            lambda: run(self._parked(topic)), count, timeout_s, f"delayed messages for topic {topic}"
+        )
 
     def _waited_for(
         self, look: Callable[[], list[MessageExt]], count: int | None, timeout_s: float, what: str

@@ -4,9 +4,7 @@
     BrokerInThread         a broker on such a loop
     BrokerInProcess        a broker in a child process, which can be killed
 
-The two brokers are used alike (`Broker`). The child runs `main`. It reads a JSON object a line from its standard input, and
-answers with one: first its settings, then clocks. It closes its broker when its standard input ends, so it ends with its parent, also where
-that is killed.
+The two brokers are used alike (`Broker`).
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ from storage.epoch_times import current_time_ms
 
 _START_S, _CLOSE_S = 60.0, 60.0
 _ROOT = Path(__file__).resolve().parents[2]
+_CHILD = "spark_mq.testing.child"
 _T = TypeVar("_T")
 
 
@@ -150,7 +149,7 @@ class BrokerInProcess:
         self._output = output
         with output.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"from {__name__} import main; main()"],
+                [sys.executable, "-P", "-m", _CHILD],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -224,25 +223,3 @@ def configuration_of(settings: Mapping[str, str]) -> Configuration:
     """The settings of a broker.conf with these lines. Raises ConfigurationError."""
     text = "".join(f"{name}={value}\n" for name, value in settings.items())
     return read_configuration(text.encode(), None, {})
-
-
-def main() -> None:
-    """The child process."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what anything else prints is no answer
-
-    def answer(found: Mapping[str, Any]) -> None:
-        print(json.dumps(found), file=answers, flush=True)
-
-    first = json.loads(sys.stdin.readline())
-    try:
-        broker = BrokerInThread(first["settings"], first["offset_ms"])
-    except ListenError as error:
-        answer({"not listening": [error.host, error.port, error.reason]})
-        return
-    answer({})
-    for line in sys.stdin:
-        broker.catch_up(json.loads(line)["offset_ms"])
-        answer({})
-    broker.stop()
-

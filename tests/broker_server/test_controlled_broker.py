@@ -15,9 +15,9 @@ from spark_mq.client.errors import ClientError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
+from spark_mq.testing.servers import OwnLoop
 from storage import open_store
 from storage.ha.follower import FollowedLog
-from spark_mq.testing.servers import OwnLoop
 from tests.support.java_broker import free_ports, wait_until
 from tests.support.own_servers import OurController, our_controller, our_name_server
 

@@ -179,7 +179,10 @@ def test_a_bar_appears_only_where_work_lasts_for_a_while() -> None:
 
 @pytest.mark.parametrize(
     ("unit", "shows"),
-    [("bytes", (r"50%", r"5\.0/10\.0 MB", r"MB/s", r"0:00:\d\d")), ("messages", (r"50%", r"5,000,000/10,000,000 [\d,]+/s", r"0:00:\d\d"))],
+    [
+        ("bytes", (r"50%", r"5\.0/10\.0 MB", r"MB/s", r"0:00:\d\d")),
+        ("messages", (r"50%", r"5,000,000/10,000,000 [\d,]+/s", r"0:00:\d\d")),
+    ],
 )
 def test_a_bar_shows_how_much_is_done_the_rate_and_the_time_left(
     unit: Literal["bytes", "messages"], shows: tuple[str, ...]

@@ -296,7 +296,10 @@ def rounds(count: int, *, processes: bool, temporary: Path, monkeypatch: pytest.
             cluster.create_topic("orders")
             cluster.send("orders", b"body")
             assert bodies(cluster, "orders", 1) == [b"body"]
-            ports = [int(cluster.name_server.rpartition(":")[2]), *(cluster.brokers[0].port + step for step in (-2, 0, 1))]
+            ports = [
+                int(cluster.name_server.rpartition(":")[2]),
+                *(cluster.brokers[0].port + step for step in (-2, 0, 1)),
+            ]
         for port in ports:
             with socket.create_server(("127.0.0.1", port)):  # SO_REUSEADDR: but for connections that are at their end
                 pass

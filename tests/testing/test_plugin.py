@@ -25,7 +25,16 @@ def run_pytest(directory: Path, *arguments: str, configuration: str = "", **file
         (directory / f"{name}.py").write_text(text, "utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | SMALL
     environment["PYTEST_XDIST_WORKER"] = os.environ.get("PYTEST_XDIST_WORKER", "gw0")  # whose ports are this run's
-    options = ("-p", "pytest_spark_mq", "-p", "no:cacheprovider", "-p", "no:randomly", "-W", "error::pytest.PytestWarning")
+    options = (
+        "-p",
+        "pytest_spark_mq",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        "-W",
+        "error::pytest.PytestWarning",
+    )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *options, *arguments],
         cwd=directory,
