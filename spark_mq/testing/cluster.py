@@ -155,7 +155,7 @@ class Cluster:
             raise ClusterError(f"a cluster has at least 1 broker and 0 slaves, not {brokers} and {slaves}")
         if reserved := sorted(_ITS_OWN & (settings or {}).keys()):
             raise ClusterError(f"settings: the cluster chooses {', '.join(reserved)} for each broker")
-        replicates = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 1 + slaves} if slaves else {}
+        replicates = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 1 + slaves, "slaveReadEnable": True} if slaves else {}
         self._settings = {name: _text(value) for name, value in {**_SETTINGS, **replicates, **(settings or {})}.items()}
         self._processes = processes
         self._slaves = slaves
@@ -278,7 +278,7 @@ class Cluster:
             own |= {"brokerRole": "SLAVE", "brokerId": str(broker.broker_id)}
         settings = {**self._settings, **own}
         for warning in configuration_of(settings).store.warnings:
-            warnings.warn(warning, stacklevel=6)
+            warnings.warn(f"settings: {warning.partition(': ')[2]}", stacklevel=6)  # it names a line of no file
         if self._processes:
             output = self.directory / f"{broker.name}-{broker.broker_id}.log"
             return BrokerInProcess(settings, self._clock.offset_ms, output)
@@ -410,7 +410,8 @@ class Cluster:
                 failure = error
             if time.monotonic() >= until:
                 text = what if isinstance(what, str) else what()
-                raise ClusterError(f"after {timeout_s:g} s not yet: {text}") from failure
+                trouble = "" if failure is None else f" ({failure})"
+                raise ClusterError(f"after {timeout_s:g} s not yet: {text}{trouble}") from failure
             time.sleep(_LOOK_S)
 
 
