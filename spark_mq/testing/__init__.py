@@ -7,8 +7,9 @@
         cluster.send("orders", b"one", b"two", tags="Paid")
         assert [message.body for message in cluster.messages("orders", count=2)] == [b"one", b"two"]
 
-It needs neither Spark nor pytest. `pytest_spark_mq.py` has it as fixtures; docs/testing.md has recipes.
-Begin with `cluster.py`; `servers.py` starts one broker, in a thread or as the process of `child.py`; `ports.py` finds ports.
+It needs neither Spark nor pytest. docs/testing.md has recipes.
+Begin with `cluster.py`; `servers.py` starts one broker, in a thread or as the process of `child.py`; `ports.py` finds ports;
+`pytest_spark_mq.py` beside the packages has the fixtures.
 """
 
 from __future__ import annotations

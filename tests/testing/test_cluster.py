@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -294,6 +295,10 @@ def traces() -> Counter[str]:
     )
 
 
+def is_nothing_new(before: Counter[str]) -> bool:
+    return not traces() - before
+
+
 def _open_file(number: str) -> str | None:
     try:
         target = os.readlink(f"/proc/self/fd/{number}")
@@ -319,7 +324,7 @@ def rounds(count: int, *, processes: bool, temporary: Path, monkeypatch: pytest.
             with socket.create_server(("127.0.0.1", port)):  # SO_REUSEADDR: but for connections that are at their end
                 pass
         before = before or traces()
-        wait_until(lambda: not traces() - before, f"nothing is left but {before}", 10)
+        wait_until(partial(is_nothing_new, before), f"nothing is there but {before}", 10)
     assert list(temporary.iterdir()) == []
 
 
