@@ -69,10 +69,12 @@ class OwnLoop:
 
     def close(self) -> None:
         """Ends thread and loop."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(_CLOSE_S)
-        self.loop.run_until_complete(self.loop.shutdown_default_executor())
-        self.loop.close()
+        try:
+            self.run(self.loop.shutdown_default_executor(), _CLOSE_S)  # the caller's thread may have a loop that runs
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(_CLOSE_S)
+            self.loop.close()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -275,6 +276,17 @@ def test_two_clusters_at_once_have_nothing_in_common() -> None:
         assert bodies(one, "orders", 1) == [b"one"]
         assert bodies(other, "orders", 1) == [b"other"]
         assert one.now_ms() - other.now_ms() > DAY_S * 1_000 - 600_000
+
+
+def test_a_notebook_or_an_asynchronous_test_whose_thread_runs_a_loop_may_use_it() -> None:
+    async def use() -> list[bytes]:
+        with Cluster() as cluster:
+            cluster.create_topic("orders")
+            cluster.send("orders", b"body")
+            cluster.restart()
+            return bodies(cluster, "orders", 1)
+
+    assert asyncio.run(use()) == [b"body"]
 
 
 # Nothing is left
