@@ -155,7 +155,9 @@ class Cluster:
             raise ClusterError(f"a cluster has at least 1 broker and 0 slaves, not {brokers} and {slaves}")
         if reserved := sorted(_ITS_OWN & (settings or {}).keys()):
             raise ClusterError(f"settings: the cluster chooses {', '.join(reserved)} for each broker")
-        replicates = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 1 + slaves, "slaveReadEnable": True} if slaves else {}
+        replicates = (
+            {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 1 + slaves, "slaveReadEnable": True} if slaves else {}
+        )
         self._settings = {name: _text(value) for name, value in {**_SETTINGS, **replicates, **(settings or {})}.items()}
         self._processes = processes
         self._slaves = slaves
