@@ -92,10 +92,10 @@ def test_levels_and_times_follow_the_clock(cluster: Cluster) -> None:
     cluster.advance(9)
     assert bodies(cluster, "later") == []
     cluster.advance(2)
-    assert bodies(cluster, "later", 1) == [b"level"]
+    assert bodies(cluster, "later") == [b"level"]
     assert cluster.delayed("later") == []
     cluster.advance(2 * DAY_S)
-    assert set(bodies(cluster, "later", 2)) == {b"level", b"time"}
+    assert set(bodies(cluster, "later")) == {b"level", b"time"}
 
 
 def test_store_times_follow_the_clock(cluster: Cluster) -> None:
