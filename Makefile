@@ -4,7 +4,7 @@ EXTRAS = spark delta connect fast s3 rocksdb archive acl metrics console noteboo
 JOBS = 3  # test processes, more than cores because some wait; each may start a JVM of its own
 PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of processes that tests start compiles this project again
-PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py setup.py scripts examples
+PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py pytest_spark_mq.py setup.py scripts examples
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-rest test-all test-long test-spark test-versions test-interop test-crash torture soak check walks bench doctor wheel docs examples lock clean

@@ -38,6 +38,7 @@ from spark_mq.command_options import NO_CLUSTER, Connection, duration_ms
 from spark_mq.conditions import DataLossError, OptionError, SparkMqError
 from spark_mq.source.archive_table import ArchiveTable, Place
 from spark_mq.source.options import SourceOptions
+from spark_mq.terminal import progress_bar
 
 if TYPE_CHECKING:
     from spark_mq.archive.typed import TypedReport
@@ -167,8 +168,17 @@ def run(
     report = _Report()
     if source is not None:
         tasks = _with_spark(write_task, options.master)
-        done = archive_once(source, table, tasks, max_offsets=options.max_offsets, file_rows=options.file_rows,
-                            dry_run=options.dry_run, begins_anew=options.new_incarnation)  # fmt: skip
+        with progress_bar("archiving", "messages") as progress:
+            done = archive_once(
+                source,
+                table,
+                tasks,
+                max_offsets=options.max_offsets,
+                file_rows=options.file_rows,
+                dry_run=options.dry_run,
+                begins_anew=options.new_incarnation,
+                on_commit=lambda report: progress(report.offsets, report.all_offsets),
+            )
         report.add_archived(done, dry_run=options.dry_run)
     if schemas and not options.dry_run:
         _write_typed(options, schemas, table, report)

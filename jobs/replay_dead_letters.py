@@ -391,7 +391,7 @@ def _replay(
         said += [f"would replay {count} to {topic}" for topic, count in sorted(by_topic.items())]
         figures = {"would_replay": dict(by_topic)}
         return JobReport(said or ["nothing to replay"], figures=figures)
-    with progress_bar("dead letters") as on_progress:
+    with progress_bar("replaying", "messages") as on_progress:
         results = replay_letters(place, letters, audit or NoAudit(), pace=Pace(options.rate), on_progress=on_progress)
     said += [f"{count} {result}" for result, count in sorted(results.items())]
     figures = {"results": dict(results)}

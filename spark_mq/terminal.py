@@ -5,8 +5,8 @@ Users read the exit codes in docs/command-line.md. Apache's tools end with 0 or 
 SIGINT and SIGTERM end what runs until it is ended, whatever the process has inherited: a shell starts background jobs with SIGINT
 ignored, and Python keeps it so; `kill -INT` would do nothing.
 
-A bar shows where it is known how much is left, else how long it has run. Nothing is shown where stderr is no terminal, nor in the
-first two seconds.
+A bar shows how much is done and left where that is known; a sign of life shows how long it has run. Nothing is shown where stderr is
+no terminal, nor in the first two seconds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from spark_mq.conditions import OptionError
 from storage.errors import StoreLockedError
@@ -98,28 +97,43 @@ OnProgress = Callable[[int, int], None]
 
 @contextmanager
 def progress_bar(
-    text: str, *, terminal: Console | None = None, clock: Callable[[], float] = time.monotonic
+    text: str,
+    unit: Literal["bytes", "messages"] = "bytes",
+    *,
+    terminal: Console | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> Iterator[OnProgress]:
-    """A bar while the block runs; the block reports (done, all). `clock` is in seconds."""
+    """A bar while the block runs, with how much is done, the rate and the time left; the block reports (done, all)."""
     if (shown := terminal or _terminal()) is None:
         yield lambda done, total: None
         return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+    from rich.text import Text
 
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    bar = Progress(*columns, console=shown, transient=True)
+    class Messages(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            total = "?" if task.total is None else f"{task.total:,.0f}"
+            rate = task.finished_speed or task.speed
+            return Text(f"{task.completed:,.0f}/{total}" + ("" if rate is None else f" {rate:,.0f}/s"))
+
+    amounts = [DownloadColumn(), TransferSpeedColumn()] if unit == "bytes" else [Messages()]
+    begin = TextColumn("{task.description}"), BarColumn(bar_width=16), TaskProgressColumn()
+    bar = Progress(
+        *begin, *amounts, TimeRemainingColumn(), console=shown, transient=True, redirect_stdout=_is_shown_too()
+    )
     task = bar.add_task(text, total=None)
-    due = clock() + PATIENCE_S
-
-    def tell(done: int, total: int) -> None:
-        if clock() >= due:
-            bar.start()
-            bar.update(task, completed=done, total=total)
-
-    try:
-        yield tell
-    finally:
-        bar.stop()
+    with _started_after(patience_s, bar):
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager
@@ -131,7 +145,12 @@ def busy(text: str, *, terminal: Console | None = None, patience_s: float = PATI
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     sign = Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=shown, transient=True
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=shown,
+        transient=True,
+        redirect_stdout=_is_shown_too(),
     )
     sign.add_task(text, total=None)
     with _started_after(patience_s, sign):
@@ -157,6 +176,11 @@ def _started_after(seconds: float, sign: Progress) -> Iterator[None]:
         with lock:
             is_over = True
         sign.stop()
+
+
+def _is_shown_too() -> bool:
+    """Whether lines on stdout must be printed around the bar. Those that go into a file or a pipe must not go through rich."""
+    return sys.stdout.isatty()
 
 
 def _terminal() -> Console | None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import doctest
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 import spark_mq
 import spark_mq.client
+import spark_mq.testing
 import spark_mq.values
 import storage
-from tests.support.own_servers import start_broker, start_name_server
 from tests.support.places import PROJECT
-from tests.support.ports import free_ports
 from tests.test_pages import names_that_are_not_public
 
 FOLDER = PROJECT / "docs" / "api"
@@ -25,6 +22,7 @@ PAGES_OF = {
     "spark_mq": ("spark_mq.md",),
     "spark_mq.values": ("values.md",),
     "spark_mq.client": ("client.md", "client-errors.md"),
+    "spark_mq.testing": ("testing.md",),
 }
 PUBLIC = {
     f"{package}.{name}"
@@ -33,6 +31,7 @@ PUBLIC = {
         ("spark_mq", spark_mq.__all__),
         ("spark_mq.client", spark_mq.client.__all__),
         ("spark_mq.values", spark_mq.values.__all__),
+        ("spark_mq.testing", spark_mq.testing.__all__),
     )
     for name in names
 }
@@ -63,29 +62,6 @@ def run_examples(page: str, directory: Path, monkeypatch: pytest.MonkeyPatch, na
     results = runner.summarize(verbose=False)
     assert results.attempted > 0
     assert results.failed == 0, "".join(printed)
-
-
-@contextmanager
-def cluster(home: Path) -> Iterator[str]:
-    """A name server and a broker of ours; the name server's address."""
-    with ExitStack() as stack:
-        port, places = free_ports(), [home / "namesrv", home / "broker"]
-        for place in places:
-            place.mkdir()
-        processes = [start_name_server(places[0], port)]
-        stack.callback(lambda: [each.wait(60) for each in processes])
-        stack.callback(lambda: [each.terminate() for each in processes])
-        settings = {
-            "brokerName": "broker-a",
-            "brokerIP1": "127.0.0.1",
-            "listenPort": str(free_ports()),
-            "storePathRootDir": str(places[1] / "store"),
-            "namesrvAddr": f"127.0.0.1:{port}",
-        }
-        conf = home / "broker.conf"
-        conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), "utf-8")
-        processes.append(start_broker(places[1], conf))
-        yield f"127.0.0.1:{port}"
 
 
 def test_every_public_name_has_an_entry_and_below_it_an_example_that_uses_it() -> None:
@@ -121,8 +97,13 @@ def test_the_examples_of_storage_print_what_the_page_shows(
 def test_the_examples_of_the_client_print_what_the_page_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with cluster(tmp_path) as name_server:
-        run_examples(page, tmp_path, monkeypatch, name_server)
+    with spark_mq.testing.Cluster() as cluster:
+        run_examples(page, tmp_path, monkeypatch, cluster.name_server)
+
+
+def test_the_examples_of_testing_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (page,) = PAGES_OF["spark_mq.testing"]
+    run_examples(page, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow

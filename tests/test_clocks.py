@@ -92,6 +92,10 @@ LOOKS = {
         "spark_mq/broker/message_handlers.py MessageHandlers.__init__",
         "spark_mq/broker/send.py SendMessageHandler.__init__",
         "spark_mq/broker/send_back.py SendBackHandler.__init__",
+        "spark_mq/broker_server/opening.py opened_service",
+        "spark_mq/broker_server/opening.py opened_store",
+        "spark_mq/broker_server/server.py RunningBroker.__init__",
+        "spark_mq/broker_server/server.py RunningBroker.start",
         "spark_mq/broker_server/duties.py Duties.__init__",
     ),
     "another clock, which nobody sets": (

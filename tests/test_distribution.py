@@ -112,7 +112,7 @@ def test_the_wheel_holds_every_module_and_the_example_store_and_nothing_else(bui
         for path in (PROJECT / "spark_mq" / folder).iterdir()
     }
     assert "spark_mq/console/static/NOTICE.txt" in pages
-    assert held == modules | others | pages | {"pyspark_spark_mq.py"}
+    assert held == modules | others | pages | {"pyspark_spark_mq.py", "pytest_spark_mq.py"}
     assert built.wheel.name == f"spark_mq-{spark_mq.__version__}-py3-none-any.whl"
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.places import PROJECT
 
-OURS = ("storage", "spark_mq", "jobs", "pyspark_spark_mq")
+OURS = ("storage", "spark_mq", "jobs", "pyspark_spark_mq", "pytest_spark_mq")
 
 ROOMS = {
     "words": "",
@@ -66,6 +66,7 @@ ROOMS = {
     "client remoting_server namesrv controller conditions broker_server source lag prometheus spark_mq jobs",
     "console": "words format files queues tables rules batch facade delay transaction remoting client conditions source lag "
     "spark_mq jobs cli",
+    "testing": "words format rules client remoting remoting_server namesrv broker_server",
 }
 """From the ground up: a room's row names only rooms above its own line, so there is no circle."""
 
@@ -154,7 +155,7 @@ def room_of(module: str) -> str:
     if package in HALLS:
         named = [room for room, modules in HALLS[package].items() if folder in modules.split()]
         return named[0] if named else next(room for room, modules in HALLS[package].items() if not modules)
-    return "jobs" if package == "jobs" else "spark_mq"
+    return {"jobs": "jobs", "pytest_spark_mq": "testing"}.get(package, "spark_mq")
 
 
 class Import(NamedTuple):

@@ -15,6 +15,7 @@ import pytest
 
 import spark_mq
 import spark_mq.client
+import spark_mq.testing
 import spark_mq.values
 import storage
 from storage import errors
@@ -34,7 +35,11 @@ NOT_RUN: Mapping[tuple[str, int], str] = {
 """Examples that cannot run, by page and number (from 1), with the reason that the page gives above them."""
 
 RECIPES = "docs/recipes.md"
-RUN_TOGETHER = tuple(page for page in PAGES if page != RECIPES and any(each.reason is None for each in examples(page)))
+TESTING = "docs/testing.md"
+"""Its examples are tests; `tests/testing/test_recipes.py` runs them."""
+RUN_TOGETHER = tuple(
+    page for page in PAGES if page not in (RECIPES, TESTING) and any(each.reason is None for each in examples(page))
+)
 
 SHOWN = {
     "README.md": ["|queue_id|queue_offset|", "Batch: 0", "|TopicA|  600|", "|orders|    2|"],
@@ -50,6 +55,7 @@ PUBLIC = {
     "spark_mq": spark_mq.__all__,
     "spark_mq.client": spark_mq.client.__all__,
     "spark_mq.values": spark_mq.values.__all__,
+    "spark_mq.testing": spark_mq.testing.__all__,
     "storage": storage.__all__,
 }
 """Jobs are commands, not a library: `jobs` gives no name to import, and no page shows that."""
@@ -147,7 +153,7 @@ def names_that_are_not_public(code: str) -> list[str]:
 
 
 def _package(module: str) -> bool:
-    return module.partition(".")[0] in {"spark_mq", "storage", "jobs", "pyspark_spark_mq"}
+    return module.partition(".")[0] in {"spark_mq", "storage", "jobs", "pyspark_spark_mq", "pytest_spark_mq"}
 
 
 @pytest.mark.parametrize("source", [*sources()], ids=lambda source: f"{source.page}:{source.line}")

@@ -182,6 +182,9 @@ class ArchiveReport:
     rows: Counter[str] = field(default_factory=Counter)
     """By topic."""
     files: int = 0
+    offsets: int = 0
+    """Of the queues, archived by this run; of `all_offsets`, which it found when it started."""
+    all_offsets: int = 0
     size_bytes: int = 0
     commits: int = 0
     conflicts: int = 0
@@ -232,6 +235,8 @@ def archive_once(
             is_last_look = looks >= _LOOKS
             planned, refused = _plan(cluster, table, frozen, limits, begins_anew=begins_anew and is_last_look)
             report.refused = refused | corrupt
+            if not report.commits:
+                report.all_offsets = sum(frozen[queue] - start for queue, start in planned.starts.items())
             if refused and not is_last_look:  # the table may know messages that came after our last look at the brokers
                 looks += 1
                 time.sleep(_LOOK_S)
@@ -386,6 +391,7 @@ def _note(report: ArchiveReport, planned: _Round, files: Iterable[WrittenFile], 
     report.gaps += [gap for gap in gaps if gap.kind == EXPIRED]
     report.empty_offsets += sum(gap.end - gap.start for gap in gaps if gap.kind == EMPTY)
     report.new_lives += [(queue, plan.incarnation) for queue, plan in planned.plans.items() if plan.is_new_life]
+    report.offsets += sum(planned.ends[queue] - start for queue, start in planned.starts.items())
     report.commits += 1
     for file in files:
         report.rows[file.topic] += file.rows

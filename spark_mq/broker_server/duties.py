@@ -80,12 +80,14 @@ class Duties:
         self._broker = broker
         self._clock = clock
         self._ending = threading.Event()
+        self._checking = threading.Lock()
+        due: dict[str, tuple[int, Callable[[], None]]] = {}
         turns = {"tick": (TICK_MS, self._tick), "retention": (clean_interval_ms, self._expire)}
         if not broker.parts.store.is_slave:  # what these put, a slave gets from its master
-            turns["delay levels"] = (LEVELS_MS, self._deliver_levels)
-            turns["transaction check"] = (check_interval_ms, self._check_transactions)
+            due["transaction check"] = (check_interval_ms, self._check_transactions)
+            due["delay levels"] = (LEVELS_MS, self._deliver_levels)
             if service.config.timer.timer_wheel_enable:
-                turns["timer"] = (TIMER_MS, self._deliver_timed)
+                due["timer"] = (TIMER_MS, self._deliver_timed)
             if clean_mappings is not None:
                 turns["static topics"] = (CLEAN_MS, partial(self._clean_mappings, clean_mappings))
             if relieve is not None:
@@ -95,15 +97,24 @@ class Duties:
             turns["transaction check"] = (check_interval_ms, partial(self._escape, escapes.send_halves))
             if service.config.timer.timer_wheel_enable:
                 turns["timer"] = (TIMER_MS, partial(self._escape, escapes.deliver_timed))
+        self._due = tuple(turn for _, turn in due.values())
         self._threads = [
             threading.Thread(target=partial(self._work, name, interval_ms / 1_000, turn), name=name, daemon=True)
-            for name, (interval_ms, turn) in turns.items()
+            for name, (interval_ms, turn) in (turns | due).items()
         ]
 
     def start(self) -> None:
         """Begins."""
         for thread in self._threads:
             thread.start()
+
+    def catch_up(self) -> None:
+        """One turn of delay levels, timer and transaction check, now, by the caller: for a clock that was moved. A slave has none.
+
+        Raises what a turn raises.
+        """
+        for turn in self._due:
+            turn()
 
     def close(self) -> None:
         """Ends when what runs is done."""
@@ -178,7 +189,8 @@ class Duties:
         turn(self._clock())
 
     def _check_transactions(self) -> None:
-        self._broker.check_transactions(self._clock())
+        with self._checking:  # a turn by `catch_up` asks nobody twice
+            self._broker.check_transactions(self._clock())
 
     def _clean_mappings(self, clean: Callable[[int], None]) -> None:
         clean(self._clock())

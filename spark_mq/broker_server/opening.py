@@ -17,6 +17,7 @@ from spark_mq.remoting.administration import HaConnectionInfo
 from spark_mq.remoting.controllers import EpochEntryCache, EpochSpan
 from spark_mq.remoting_server.server import ListenError
 from storage import open_store
+from storage.epoch_times import current_time_ms
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import Dialect, EpochEntry
@@ -109,6 +110,7 @@ def opened_store(
     *,
     place: StorePlace | None = None,
     group: GroupRole | None = None,
+    clock: Callable[[], int] = current_time_ms,
 ) -> MessageStore:
     """The broker's store, prepared before anything is appended. Raises what `open_store` raises.
 
@@ -133,6 +135,7 @@ def opened_store(
         prepare=prepare,
         broker_name=configuration.broker_name,
         flush_disk_type=None if group is None else ("SYNC_FLUSH" if group.log.leads else "ASYNC_FLUSH"),
+        clock=clock,
     )
 
 
@@ -141,6 +144,7 @@ def opened_service(
     mode: ControllerMode | None,
     place: StorePlace | None = None,
     group: GroupRole | None = None,
+    clock: Callable[[], int] = current_time_ms,
 ) -> PutService:
     """The store of `opened_store` in its role, with what serves it."""
     writes_as: WritesAs = "owner"
@@ -153,7 +157,7 @@ def opened_service(
         if mode is not None:  # the first row of a batch that is finished now is of this epoch
             _begin_epoch(mode, store.writer.file_system, store.writer.log_end if store.log.files else 0)
 
-    store = opened_store(configuration, writes_as, prepare, place=place, group=group)
+    store = opened_store(configuration, writes_as, prepare, place=place, group=group, clock=clock)
     try:
         service = PutService(store)
     except BaseException:

@@ -143,10 +143,12 @@ class RunningBroker:
         service: PutService,
         mode: ControllerMode | None = None,
         member: GroupRole | None = None,
+        clock: Callable[[], int] = current_time_ms,
     ) -> None:
-        """`service` has the store; it is closed at the end. `member` of a DLedger group's broker."""
+        """`service` has the store; it is closed at the end. `member` of a DLedger group's broker. `clock` gives milliseconds."""
         is_slave = configuration.is_slave
         self._loop = asyncio.get_running_loop()
+        self._clock = clock
         self._configuration = configuration
         self._service = service
         self.place = StorePlace.of(service.store)
@@ -160,6 +162,7 @@ class RunningBroker:
         self.broker = Broker(
             service,
             wake=self._wake,
+            clock=clock,
             access=configuration.access.rules,
             is_slave=is_slave,
             server=self._facts,
@@ -199,6 +202,7 @@ class RunningBroker:
             clean_mappings=MappingCleaning(self.broker.parts, self._others).turn,
             escapes=escapes,
             relieve=partial(relieve, service, self._pools[Pool.SEND]) if configuration.process.fails_fast else None,
+            clock=clock,
         )
         self._batches = (
             None
@@ -246,14 +250,15 @@ class RunningBroker:
         mode: ControllerMode | None = None,
         place: StorePlace | None = None,
         member: GroupRole | None = None,
+        clock: Callable[[], int] = current_time_ms,
     ) -> RunningBroker:
         """A broker that takes requests, and that name servers know. `place` as of `opened_store`.
 
         Raises ListenError, ConfigurationError, and what `open_store` raises: StoreLockedError where another process has the store.
         """
-        service = await asyncio.to_thread(opened_service, configuration, mode, place, member)
+        service = await asyncio.to_thread(opened_service, configuration, mode, place, member, clock)
         try:
-            running = cls(configuration, service, mode, member)
+            running = cls(configuration, service, mode, member, clock)
         except BaseException:
             service.close()
             raise
@@ -379,6 +384,10 @@ class RunningBroker:
         """The configuration of the start, with operators' changes since."""
         return replace(self._configuration, store=self.broker.parts.store.config)
 
+    def catch_up(self) -> None:
+        """Deliver and check what is due by the clock, in the caller's thread, as `Duties.catch_up`."""
+        self._duties.catch_up()
+
     def tell_name_servers(self) -> None:
         """Register now, because the broker's permissions have changed."""
         self._registration.soon()
@@ -433,7 +442,7 @@ class RunningBroker:
         # The last one first, each also where one before it fails: a batch must not outlive the store.
         with ExitStack() as closing:
             closing.callback(self._service.close)
-            closing.callback(lambda: self.broker.close(current_time_ms()))
+            closing.callback(lambda: self.broker.close(self._clock()))
             closing.callback(self._close_writers)
             closing.callback(self._others.close)
             if self._queues is not None:
@@ -488,7 +497,7 @@ class RunningBroker:
     def _answer(self, command: RemotingCommand, peer: Peer) -> RemotingCommand | PendingAnswer | None:
         self._gate.check(command, peer.host)
         connection = self._connection(peer)
-        started = self.broker.begin(connection, command, current_time_ms())
+        started = self.broker.begin(connection, command, self._clock())
         if isinstance(started, Pending):
             return started.then(lambda outcome: self._settled(outcome(), command, peer))
         return self._settled(started, command, peer)
@@ -509,7 +518,7 @@ class RunningBroker:
     def _answer_run(self, run: RequestRun, peer: Peer) -> PendingAnswers | None:
         if not self._gate.lets_all_send:
             return None
-        return self.broker.begin_run(self._connection(peer), run, current_time_ms())
+        return self.broker.begin_run(self._connection(peer), run, self._clock())
 
     def _settled(self, outcome: Outcome, command: RemotingCommand, peer: Peer) -> RemotingCommand | None:
         """The answer; None where it comes later, or never."""
@@ -552,7 +561,7 @@ class RunningBroker:
         if peer.is_full:
             peer.respond(again.command, make_response(again.command, ResponseCode.SYSTEM_BUSY, OVERLOADED))
             return
-        self._respond(self.broker.answer_again(again.connection, again.command, current_time_ms()), again.command, peer)
+        self._respond(self.broker.answer_again(again.connection, again.command, self._clock()), again.command, peer)
 
     def _respond(self, outcome: Outcome, command: RemotingCommand, peer: Peer) -> None:
         if (response := self._settled(outcome, command, peer)) is not None:

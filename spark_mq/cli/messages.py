@@ -94,7 +94,7 @@ def dump(
                 _print_lines(_lines(place, wanted, follow=True), printer, limit)
         else:
             total = sum(wanted.count(place, queue) for queue in wanted.queues(place))
-            with progress_bar("messages") as progress:
+            with progress_bar("reading", "messages") as progress:
                 _print_lines(_lines(place, wanted), printer, limit, None if sys.stdout.isatty() else progress, total)
 
 

@@ -11,7 +11,7 @@ from spark_mq.cli.places import AsJson
 from spark_mq.cli.stores import OneStorePath, one_store
 from spark_mq.command_options import LOCK_TIMEOUT_MS, Conf, LockTimeout
 from spark_mq.options import parse_duration_ms
-from spark_mq.terminal import busy
+from spark_mq.terminal import progress_bar
 from storage import open_store
 from storage.batch.ledger import QUEUE_ID, TOPIC, BatchLedger
 from storage.batch.sink_progress import (
@@ -207,8 +207,8 @@ def close(
     """
     root = one_store(path, to_write=True)
     with (
-        busy("closing"),
-        open_store(root, config=conf, read_only=False, lock_timeout_ms=lock_timeout_ms) as store,
+        progress_bar("closing") as progress,
+        open_store(root, config=conf, read_only=False, lock_timeout_ms=lock_timeout_ms, on_progress=progress) as store,
     ):
         finished, report, log_end = store.finished_batches, store.recovery, store.log_end
         lowered = store.lowered

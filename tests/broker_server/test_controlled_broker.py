@@ -15,9 +15,9 @@ from spark_mq.client.errors import ClientError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
+from spark_mq.testing.servers import OwnLoop
 from storage import open_store
 from storage.ha.follower import FollowedLog
-from tests.broker_server.test_running_broker import Loop
 from tests.support.java_broker import free_ports, wait_until
 from tests.support.own_servers import OurController, our_controller, our_name_server
 
@@ -35,7 +35,7 @@ def _conf(root: Path, port: int, name_server: str, controller: OurController) ->
 @contextmanager
 def controlled(root: Path, port: int, name_server: str, controller: OurController) -> Iterator[ControlledBroker]:
     """One broker of the group `b`."""
-    loop = Loop()
+    loop = OwnLoop()
     try:
         configuration = read_configuration(_conf(root, port, name_server, controller), None, {})
         broker = loop.run(ControlledBroker.start(configuration))

@@ -16,6 +16,7 @@ from spark_mq.broker_server.controllers import Position
 from spark_mq.broker_server.opening import StorePlace
 from spark_mq.broker_server.settings import Configuration, read_configuration
 from spark_mq.client.errors import BrokerUnreachableError, ResponseError
+from spark_mq.testing.servers import OwnLoop
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import EpochEntry
@@ -26,7 +27,6 @@ from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.store import open_store
-from tests.broker_server.test_running_broker import Loop
 
 FIRST = Term(1, 1, "127.0.0.1:1", frozenset({1, 2}))
 NEXT = Term(2, 2, "127.0.0.1:2", frozenset({2}))
@@ -129,7 +129,7 @@ def broker_of(root: Path, controller: Controller, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(controlled, "_RETRY_SECONDS", 0.0)
     text = f"brokerName=b\nstorePathRootDir={root}\nmappedFileSizeCommitLog=65536\n"
     text += "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9\n"
-    loop = Loop()
+    loop = OwnLoop()
 
     async def made() -> ControlledBroker:
         return ControlledBroker(read_configuration(text.encode(), None, {}))

@@ -24,6 +24,7 @@ from spark_mq.client.settings import ClientSettings, ProducerSettings
 from spark_mq.client.transaction_producer import TransactionListener, TransactionProducer, TransactionState
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.state import Role, RoleChanged
+from spark_mq.testing.servers import on_own_loop
 from storage import open_store
 from storage.convert import convert
 from storage.errors import ConfigurationError, StoreRefusedError
@@ -32,7 +33,7 @@ from storage.format.dledger import ENTRY_HEAD_SIZE
 from storage.format.record import decode_record
 from tests.support.dledger_brokers import going_on_amid_its_close
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.own_servers import on_own_loop, our_name_server
+from tests.support.own_servers import our_name_server
 
 MEMBERS = ("n0", "n1", "n2")
 FILE_BYTES = 16_384

@@ -17,7 +17,8 @@ from spark_mq.client.admin import Admin
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode, make_request
-from tests.broker_server.test_running_broker import Loop, running
+from spark_mq.testing.servers import OwnLoop
+from tests.broker_server.test_running_broker import running
 from tests.support.java_broker import free_ports, wait_until
 from tests.support.own_servers import OurNameServer, our_controller, our_name_server
 
@@ -72,7 +73,7 @@ def test_a_broker_that_starts_before_its_controller_is_master_soon_after_it_and_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "spark_mq.broker_server.controlled")
-    port, loop = free_ports(), Loop()
+    port, loop = free_ports(), OwnLoop()
     text = f"brokerName=b\nlistenPort={free_ports()}\nstorePathRootDir={tmp_path}/store\nbrokerIP1=127.0.0.1\n"
     text += f"enableControllerMode=true\ncontrollerAddr=127.0.0.1:{port}\nmappedFileSizeCommitLog=1048576\n"
     try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +19,7 @@ from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings, Credentials
 from spark_mq.remoting_server.server import ListenError
+from spark_mq.testing.servers import on_own_loop
 from storage import open_store
 from storage.errors import StoreLockedError
 from storage.ha.listener import ReplicationListener
@@ -29,36 +28,12 @@ from tests.support.java_broker import free_ports, wait_until
 from tests.support.own_servers import our_name_server
 
 
-class Loop:
-    """A thread that runs coroutines."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
-
-
 @contextmanager
 def running(root: Path, port: int, name_server: str = "", settings: str = "") -> Iterator[RunningBroker]:
-    loop = Loop()
     text = f"brokerName=b\nlistenPort={port}\nstorePathRootDir={root}\nnamesrvAddr={name_server}\n{settings}"
-    try:
-        broker = loop.run(RunningBroker.start(read_configuration(text.encode(), None, {})))
-        try:
-            yield broker
-        finally:
-            loop.run(broker.close())
-    finally:
-        loop.close()
+    configuration = read_configuration(text.encode(), None, {})
+    with on_own_loop(lambda: RunningBroker.start(configuration), "broker") as (broker, _):
+        yield broker
 
 
 def test_a_message_is_sent_served_and_stored_and_the_store_closed_cleanly(tmp_path: Path) -> None:

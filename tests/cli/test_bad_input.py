@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from spark_mq.cli import app
 from spark_mq.cli.app import COMMANDS
+from spark_mq.testing.ports import free_ports
 from storage import open_store
 from tests.support.fixture_stores import Fixture
-from tests.support.ports import free_ports
 
 SCREENFUL = 24
 FIRST_LINE = 300

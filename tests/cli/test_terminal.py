@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from rich.console import Console
@@ -25,6 +27,7 @@ from tests.support.commands import run
 from tests.support.fixture_stores import Fixture
 from tests.support.places import PROJECT
 from tests.support.shares import one_in
+from tests.support.waiting import wait_until
 
 FixtureStore = Callable[[str], Fixture]
 
@@ -167,16 +170,30 @@ def terminal() -> tuple[Console, io.StringIO]:
     return Console(file=text, force_terminal=True, width=80), text
 
 
-def test_a_bar_appears_only_where_work_lasts_longer_than_two_seconds() -> None:
+def test_a_bar_appears_only_where_work_lasts_for_a_while() -> None:
     shown, text = terminal()
-    times = iter([0.0, 1.0, 1.9, 2.1, 3.0])
-    with progress_bar("messages", terminal=shown, clock=lambda: next(times)) as tell:
+    with progress_bar("comparing", terminal=shown, patience_s=3_600) as tell:
         tell(1, 10)
-        tell(2, 10)
-        assert text.getvalue() == ""
-        tell(5, 10)
-        tell(6, 10)
-    assert "messages" in text.getvalue()
+    assert text.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("unit", "shows"),
+    [
+        ("bytes", (r"50%", r"5\.0/10\.0 MB", r"MB/s", r"0:00:\d\d")),
+        ("messages", (r"50%", r"5,000,000/10,000,000 [\d,]+/s", r"0:00:\d\d")),
+    ],
+)
+def test_a_bar_shows_how_much_is_done_the_rate_and_the_time_left(
+    unit: Literal["bytes", "messages"], shows: tuple[str, ...]
+) -> None:
+    shown, text = terminal()
+    with progress_bar("comparing", unit, terminal=shown, patience_s=0) as tell:
+        wait_until(text.getvalue, "the bar is there", pause_seconds=0.01)
+        tell(1_000_000, 10_000_000)
+        time.sleep(0.2)
+        tell(5_000_000, 10_000_000)
+        wait_until(lambda: all(re.search(each, text.getvalue()) for each in shows), "it shows them", pause_seconds=0.01)
 
 
 def test_a_sign_of_life_appears_only_after_a_while() -> None:
@@ -184,6 +201,20 @@ def test_a_sign_of_life_appears_only_after_a_while() -> None:
     with busy("recovering", terminal=shown, patience_s=3_600):
         pass
     assert text.getvalue() == ""
+
+
+@pytest.mark.parametrize("sign", [progress_bar, busy])
+def test_lines_for_a_file_do_not_go_to_the_terminal(sign: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, text = terminal()
+    with (tmp_path / "lines").open("w+", encoding="utf-8") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        with sign("reading", terminal=shown, patience_s=0):
+            wait_until(text.getvalue, "the sign is there", pause_seconds=0.01)
+            print("a line")
+        monkeypatch.undo()
+        file.seek(0)
+        assert file.read() == "a line\n"
+    assert "a line" not in text.getvalue()
 
 
 def test_where_stderr_is_no_terminal_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

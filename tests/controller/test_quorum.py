@@ -26,6 +26,7 @@ from spark_mq.dledger.state import Role, RoleChanged
 from spark_mq.remoting import make_request, read_header
 from spark_mq.remoting.controllers import ControllerMetadataAnswer
 from spark_mq.remoting_server.peer import Caller
+from spark_mq.testing.ports import free_ports
 from storage.errors import ConfigurationError, StateFileError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.dledger import Vote
@@ -33,7 +34,6 @@ from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from tests.controller.asking import Asked, in_sync
 from tests.controller.test_server import Broker
 from tests.support.own_servers import OurController, our_controller
-from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 NAME = "b"

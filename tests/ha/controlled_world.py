@@ -30,6 +30,7 @@ from spark_mq.broker_server.settings import Configuration
 from spark_mq.broker_server.state_copies import MasterPlace
 from spark_mq.client.errors import BrokerUnreachableError
 from storage import open_store
+from storage.epoch_times import current_time_ms
 from storage.format.replication import SlaveHandshake
 from storage.ha.epochs import FollowedEpochs
 from storage.ha.follower import Follower, Switching
@@ -147,6 +148,7 @@ class SimulatedBroker(RunningBroker):
         service: PutService,
         mode: ControllerMode | None = None,
         member: GroupRole | None = None,
+        clock: Callable[[], int] = current_time_ms,
     ) -> None:
         assert mode is not None
         assert member is None
@@ -156,6 +158,7 @@ class SimulatedBroker(RunningBroker):
         self.node: ControlledNode = node
         self.role = mode.role
         self._configuration, self._service, self._mode, self._member = configuration, service, mode, member
+        self._clock = clock
         self._stands_in = self._is_closing = False
         self.keeper = self._queues = None
         self.following = None

@@ -30,12 +30,12 @@ from spark_mq.remoting.headers_and_bodies import read_header
 from spark_mq.remoting.routes import RegisterBrokerRequest
 from spark_mq.remoting_server.server import ListenError
 from spark_mq.remoting_server.settings import texts_of_file
+from spark_mq.testing.ports import free_ports
 from storage.errors import ConfigurationError, StateFileError
 from storage.settings.java_properties import changed_properties, parse_properties
 from tests.namesrv.asking import registered
 from tests.support.own_servers import OurNameServer, our_name_server
 from tests.support.planned_server import planned_server
-from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 LIMIT_SECONDS = 30

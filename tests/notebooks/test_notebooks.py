@@ -12,6 +12,7 @@ import pytest
 from notebooks.execute import LIVE, NOTEBOOKS, execute
 from spark_mq.client import Admin, ClientSettings
 from tests.support.java_broker import needed_oracle, wait_until
+from tests.support.shares import one_in
 
 PLACES = re.compile(r"(?<![\w.:/])/(?:tmp|home|root|work|usr|var|private|Users|opt)/")
 KIB = 1024
@@ -20,7 +21,11 @@ KIB = 1024
 @pytest.mark.notebook
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if path not in LIVE], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    one_in(3, [path for path in NOTEBOOKS if path not in LIVE], others=pytest.mark.long),
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
     shows_plots(execute(path, tmp_path))
 

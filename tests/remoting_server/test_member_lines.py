@@ -21,8 +21,8 @@ from spark_mq.remoting_server.member_lines import MemberLines
 from spark_mq.remoting_server.pools import Processors
 from spark_mq.remoting_server.server import RemotingServer
 from spark_mq.remoting_server.settings import ServerSettings, TlsServerSettings
-from tests.support.own_servers import on_own_loop
-from tests.support.ports import free_ports
+from spark_mq.testing.ports import free_ports
+from spark_mq.testing.servers import on_own_loop
 
 VOTE = VoteResponse(group="g", term=7, vote_result=VoteResult.ACCEPT)
 

@@ -28,6 +28,7 @@ from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings, Credentials
 from spark_mq.remoting.codes import ProtocolVersion
+from spark_mq.testing.ports import free_ports as free_ports
 from storage.errors import StateFileError
 from storage.names import address_text, same_address
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
@@ -36,7 +37,6 @@ from tests.support.places import PROJECT
 from tests.support.waiting import wait_until
 
 from .fixture_stores import golden_lines
-from .ports import free_ports as free_ports
 
 _DEFAULT_RELEASE = "5.3.3"
 RELEASE = os.environ.get("RELEASE") or _DEFAULT_RELEASE

@@ -13,19 +13,18 @@ import asyncio
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from spark_mq.controller.server import RunningController
 from spark_mq.controller.settings import Configuration as ControllerSettings
 from spark_mq.controller.state import Group
 from spark_mq.namesrv.server import RunningNameServer
 from spark_mq.namesrv.settings import Configuration as NameServerSettings
+from spark_mq.testing.servers import on_own_loop
 from tests.support.places import PROJECT
 
 VARIABLE = "SPARK_MQ_TEST_SERVERS"
@@ -114,39 +113,6 @@ def our_name_server(home: Path, **settings: str) -> Iterator[OurNameServer]:
     with on_own_loop(lambda: RunningNameServer.start(configuration), "our-name-server") as (running, loop):
         host, port = running.address
         yield OurNameServer(f"{host}:{port}", running, loop)
-
-
-class Closing(Protocol):
-    """A server that runs."""
-
-    async def close(self) -> None:
-        """Ends it."""
-
-
-S = TypeVar("S", bound=Closing)
-
-
-@contextmanager
-def on_own_loop(start: Callable[[], Awaitable[S]], name: str) -> Iterator[tuple[S, asyncio.AbstractEventLoop]]:
-    """The running server and its loop; it is closed with the context."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name=name, daemon=True)
-    thread.start()
-
-    async def started() -> S:
-        return await start()
-
-    try:
-        running = asyncio.run_coroutine_threadsafe(started(), loop).result(30)
-        try:
-            yield running, loop
-        finally:
-            asyncio.run_coroutine_threadsafe(running.close(), loop).result(60)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
 
 
 @dataclass(frozen=True)

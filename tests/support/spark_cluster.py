@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from .ports import free_ports
+from spark_mq.testing.ports import free_ports
 
 TWO_HOSTS = "two hosts"
 """As a query's master: this cluster, with a core on each host."""

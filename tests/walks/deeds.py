@@ -31,9 +31,9 @@ from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import stage_rows
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.stream_reader import StreamReader
+from spark_mq.testing.ports import free_ports
 from storage import open_store
 from storage.batch.ledger import Batch
-from tests.support.ports import free_ports
 from tests.walks.trace import Trace, seen_by_threads, traced
 
 ROUNDS = 3

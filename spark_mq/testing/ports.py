@@ -1,4 +1,4 @@
-"""Ports of servers that a test starts: on loopback, below the range that Linux gives to connections."""
+"""Ports for servers that a test starts: on loopback, below the range that Linux gives to connections."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 import random
 import socket
 
-_FIRST = 20_002 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8 * 1_490
-"""Tests that run beside each other have ranges of their own."""
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+_FIRST = 20_002 + (int(_WORKER) if _WORKER.isdecimal() else 0) % 8 * 1_490
+"""The processes of pytest-xdist have ranges of their own."""
 _left: list[int] = []
 
 
@@ -16,7 +17,7 @@ def free_ports() -> int:
     """A port P for which P - 2, P and P + 1 are free: a broker takes the three.
 
     It is another one each time, until all are used, and none of its three is one of those given before. The order is not that of the
-    generator which each test seeds anew.
+    generator that a test may seed. Another process may take the port before the caller does.
     """
     for _ in range(500):
         if not _left:
