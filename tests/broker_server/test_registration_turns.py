@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.support.ports import free_ports
 
 from spark_mq.broker.broker_store import BrokerStore
 from spark_mq.broker_server.name_servers import Registration
@@ -19,7 +20,6 @@ from tests.broker.peers import BrokerPeers, FakeClock
 from tests.broker.test_broker_duties import running, sent
 from tests.broker_server.test_running_broker import running as broker_running
 from tests.support.planned_server import Peer, planned_server
-from tests.support.ports import free_ports
 
 NAME_SERVER = "127.0.0.1:1"
 _LONG_MS = 60_000

@@ -31,9 +31,9 @@ _NOT_TRIED, _NOT_INSTALLED, _NOT_ENDED = "not tried: ", "not installed: ", "not 
 HEAD = f"""\
 # Pythons and dependencies
 
-`make test-versions` installs the package and its extras `fast`, `s3`, `rocksdb`, `archive`, `acl` and `metrics`, without Spark, for each Python,
-with the lowest versions that `pyproject.toml` allows and that have a wheel for that Python, and with the newest ones. It runs these
-without the slow tests; a test that needs Spark is skipped:
+`make test-versions` installs the package and its extras `fast`, `s3`, `rocksdb`, `archive`, `acl` and `metrics`, without Spark, for
+each Python, with the lowest versions that `pyproject.toml` allows and that have a wheel for that Python, and with the newest ones. It
+runs these without the slow tests; a test that needs Spark is skipped:
 {", ".join(f"`{place}`" for place in QUICK)}.
 
 """
