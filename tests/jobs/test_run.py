@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from jobs.run import SLEEP_SLICE_S, JobReport, Shared, StorePath, open_to_write, run_job
+from spark_mq.client.errors import NameServerUnreachableError
 from spark_mq.conditions import OptionError
 from spark_mq.session import JavaNotFoundError
 from storage import StoreConfig, open_store
@@ -235,8 +236,9 @@ def test_a_command_line_that_is_not_right_is_told_as_json_too(capsys: pytest.Cap
         StoreNotWritableError("/store", "disk full"),
         OSError(errno.ENOSPC, "No space left on device"),
         OSError(errno.EDQUOT, "Disk quota exceeded"),
+        NameServerUnreachableError([("n:9876", "Connection refused")]),
     ],
-    ids=["locked", "not writable", "ENOSPC", "EDQUOT"],
+    ids=["locked", "not writable", "ENOSPC", "EDQUOT", "no name server"],
 )
 def test_what_may_pass_is_tried_again_at_the_next_turn(error: Exception) -> None:
     job = Job(Time(), [1, 1, 1], {0: error, 1: error})
