@@ -176,7 +176,6 @@ class _Commands(TyperGroup):
             if isinstance(error, BrokenPipeError) and _is_stdout_gone():
                 from spark_mq.terminal import NOBODY_READS
 
-                _drop_stdout()
                 raise typer.Exit(NOBODY_READS) from None
             if ctx.params.get("debug"):
                 raise

@@ -201,6 +201,28 @@ def test_a_group_is_set_back_as_a_dry_run_says(live: Live) -> None:
 # Writing.
 
 
+def test_a_topic_is_changed_and_deleted_as_mqadmin_sees_it(live: Live, tmp_path: Path) -> None:
+    live.run("create-topic", "Altered", "--queues", "2")
+    (done,) = live.json("alter-topic", "Altered", "--queues", "3")
+    assert (done["changed"], done["before"]["read_queue_nums"], done["read_queue_nums"], done["perm"]) == (
+        True,
+        2,
+        3,
+        6,
+    )
+    assert [line[1] for line in live.topic_status(tmp_path, "Altered")] == ["0", "1", "2"]
+    (again,) = live.json("alter-topic", "Altered", "--queues", "3")
+    assert not again["changed"]
+    page = live.run("report")
+    assert TOPIC in page
+    assert "Altered" in page
+    assert live.json("delete-topic", "Altered", "--yes")["messages"] == 0
+    assert ["Altered"] not in [line[:1] for line in live.mqadmin(tmp_path, "topicList")]
+    assert "there is no topic Altered" in live.run("alter-topic", "Altered", "--perm", "4", exit_code=1)
+    for topic in ("TBW102", "broker-lab", "LabCluster"):
+        assert "RocketMQ's own" in live.run("delete-topic", topic, "--yes", exit_code=1)
+
+
 def test_a_topic_is_made_once_and_what_is_sent_to_it_is_there(live: Live, tmp_path: Path) -> None:
     words = ("create-topic", "Made", "--queues", "2")
     assert live.json(*words)["created"]

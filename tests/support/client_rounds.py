@@ -145,6 +145,9 @@ def command_round(command: Command, topic: str) -> None:
         step["after"] for step in command.json("reset-offset", "--group", group, "--topic", topic, "--to", "earliest")
     ] == [0]
     assert _lag(command, group, topic) == [(0, 3)]
+    (of_all,) = [each for each in command.json("lag", "--topic", topic) if each["group"] == group]
+    assert (of_all["lag"], of_all["unknown_queues"]) == (3, 0)
+    assert of_all["oldest_unread_ms"] > 0
 
 
 def _lag(command: Command, group: str, topic: str) -> list[tuple[int, int]]:
