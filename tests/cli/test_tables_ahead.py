@@ -109,6 +109,7 @@ _DOES_NOT_OPEN = {
     ),  # the commit is of rows that are not there
     *(
         "command create-topic",
+        "command alter-topic",
         "command sink-status --remove-orphans",
         "commitOffsets",
         "command bind-log",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from spark_mq.client.failure_log import FailureLog
+from spark_mq.client.listeners import ConcurrentContext, ConsumeStatus, answer_of
+from spark_mq.remoting import MessageQueue
 
 LOG = logging.getLogger("tests.failures")
 
@@ -55,3 +59,20 @@ def test_threads_lose_no_failure(caplog: pytest.LogCaptureFixture) -> None:
         thread.join()
     failures.close()
     assert texts(caplog) == ["a", "a (the last of 999 more failures like it)"]
+
+
+def test_a_listener_that_fails_a_hundred_times_is_logged_once_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
+    failures = FailureLog(LOG, clock_ms=lambda: 0)
+    queue = MessageQueue("orders", "broker-a", 3)
+
+    def fail(messages: object, context: object) -> ConsumeStatus:
+        raise RuntimeError("the database is away")
+
+    for offset in range(100):
+        message: Any = SimpleNamespace(queue_offset=offset, queue=queue)
+        assert answer_of(fail, [message], ConcurrentContext(queue), "billing", failures) is ConsumeStatus.LATER
+    failures.close()
+    first, last = texts(caplog)
+    assert first.startswith("the listener of group billing failed on 1 message(s) from offset 0 of ")
+    assert last.endswith(" (the last of 99 more failures like it)")
+    assert [record.exc_info is not None for record in caplog.records] == [True, False]

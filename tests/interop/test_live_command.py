@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
+from storage.epoch_times import current_time_ms
 from tests.support.java_broker import Oracle, RunningBroker
 from tests.support.places import PROJECT
 
@@ -146,6 +147,7 @@ def test_a_group_consumes_what_is_sent_and_lag_agrees_with_mqadmin(live: Live, t
         int(words[2]): (int(words[3]), int(words[4]), int(words[5])) for words in progress
     }
     assert sum(line["lag"] for line in lag) == COUNT - 40
+    assert_ages_are_those_of_the_first_unread_messages(live, group)
     rest = live.lines("consume", "--topic", TOPIC, "--group", group, "--wait", "3s", "--bodies")
     places = [(line["queue_id"], line["queue_offset"]) for line in first + rest]
     assert len(places) == len(set(places)) == COUNT
@@ -156,6 +158,26 @@ def test_a_group_consumes_what_is_sent_and_lag_agrees_with_mqadmin(live: Live, t
     ] == [(0, 0)] * 3
     (entry,) = live.json("groups", "--group", group)
     assert (entry["lag"], entry["clients"], TOPIC in entry["topics"]) == (0, [], True)
+
+
+def assert_ages_are_those_of_the_first_unread_messages(live: Live, group: str) -> None:
+    """Asked for the group (208, 14, 303) and for all groups (317, 43, 303) alike."""
+    stored_ms = {
+        (line["queue_id"], line["queue_offset"]): line["store_timestamp"]
+        for line in live.lines("dump", "--topic", TOPIC)
+    }
+    for words in (("--group", group), ()):
+        before_ms = current_time_ms()
+        lines = live.json("lag", "--queues", "--topic", TOPIC, *words)
+        after_ms = current_time_ms()
+        own = [line for line in lines if line["group"] == group]
+        assert sum(line["lag"] for line in own) == COUNT - 40
+        for line in own:
+            if line["lag"]:
+                since_ms = stored_ms[line["queue_id"], line["group_offset"]]
+                assert before_ms - since_ms <= line["oldest_unread_ms"] <= after_ms - since_ms
+            else:
+                assert line["oldest_unread_ms"] == 0
 
 
 def test_a_group_is_set_back_as_a_dry_run_says(live: Live) -> None:
