@@ -27,6 +27,7 @@ from spark_mq.client.trace import (
     Trace,
     TracingHook,
     batches_of,
+    read_trace,
     trace_after,
     trace_before,
     trace_of_end,
@@ -84,6 +85,21 @@ def test_what_a_message_does_not_have_is_the_word_null() -> None:
 def test_a_send_without_a_result_and_one_that_the_broker_wants_no_trace_of_leave_none() -> None:
     assert trace_of_send(context(Message("T", b"body"), None), 0, 0) is None
     assert trace_of_send(context(Message("T", b"body"), RESULT._replace(is_traced=False)), 0, 0) is None
+
+
+def test_lines_are_read_by_their_names_and_others_are_passed_over() -> None:
+    sent = trace_of_send(context(Message("T", b"four", tags="tag", keys=["k1", "k2"])), 1_000, 1_005)
+    called = trace_before([received()], "R", "G", "REQUEST", 2_000)
+    assert sent is not None
+    first, second = read_trace("Recall\x011\x02" + sent.lines + called.lines + "Pub\x01no number\x02\x02")[:2]
+    assert (first.kind, first.time_ms, first.message_id) == ("Pub", 1_000, "ID1")
+    names = ("group", "topic", "tags", "keys", "broker", "body bytes", "took ms", "offset message id", "succeeded")
+    values = ("G", "T", "tag", "k1 k2", "127.0.0.1:10911", "4", "5", "OFFSET1", "true")
+    assert tuple(first.values[name] for name in names) == values
+    assert (second.kind, second.time_ms, second.message_id) == ("SubBefore", 2_000, "ID5")
+    assert (second.values["request id"], second.values["keys"]) == ("REQUEST", None)
+    (short,) = read_trace("Pub\x01no number\x02")
+    assert (short.time_ms, short.message_id) == (None, None)
 
 
 def test_the_end_of_a_transaction_is_one_line() -> None:

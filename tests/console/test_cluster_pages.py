@@ -80,7 +80,7 @@ def text_of(client: TestClient, address: str, status: int = 200) -> str:
         ("/message?topic=Orders&broker=own&queue=0&offset=3", "order 3"),
         ("/message/related?topic=Orders&broker=own&queue=0&offset=3", "Copies"),
         ("/dead-letters", "billing"),
-        ("/dead-letters?group=billing&preview=1", "would replay 1 to Orders"),
+        ("/dead-letters?group=billing&preview=1&again=1", "would replay 1 to Orders"),
         ("/transactions", "None is open"),
         ("/sinks", "path of a local store"),
     ],
