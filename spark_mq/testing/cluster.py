@@ -63,6 +63,7 @@ _SETTINGS: Mapping[str, object] = {
     "maxHashSlotNum": 50_000,
     "maxIndexNum": 200_000,
     "timerWheelEnable": True,
+    "transactionCheckInterval": 24 * 60 * 60 * 1_000,  # so that `advance` alone makes it ask
     "fileReservedTime": 876_000,  # hours: a clock that is moved deletes nothing
     "diskMaxUsedSpaceRatio": 95,
     "waitTimeMillsInSendQueue": 20_000,  # a busy machine would make refusals of slowness
