@@ -1,4 +1,7 @@
-"""The source and the sink by Spark Connect: the session is a client, and a server that it starts plans and runs the queries."""
+"""The source and the sink by Spark Connect: the session is a client, and a server that it starts plans and runs the queries.
+
+Paths are absolute: Spark runs its Python processes in a directory of the session, so a relative one would lie there.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ pytestmark = [
 ]
 
 SCRIPT = """
-import json, sys
+import json, os
 import spark_mq
 from pyspark.errors import PySparkException
 
-path = {path!r}
+path, written, copy = {path!r}, os.path.abspath("written"), os.path.abspath("copy")
 spark = spark_mq.build_session("test", config={{"spark.remote": "local[2]"}})
 told = {{"session": type(spark).__module__}}
 def read(place, **options):
@@ -32,16 +35,16 @@ told["read"] = read(path, topic="TopicA").count()
 
 rows = spark.range(100).selectExpr("CAST(id AS STRING) AS body")
 for _ in range(2):
-    rows.write.format("spark_mq").mode("append").options(topic="T", writeId="one").save("written")
-told["written"] = read("written", topic="T").count()
+    rows.write.format("spark_mq").mode("append").options(topic="T", writeId="one").save(written)
+told["written"] = read(written, topic="T").count()
 
 stream = spark.readStream.format("spark_mq").options(topic="TopicA", startingOffsets="earliest").load(path)
 def copied():
-    writer = stream.select("body").writeStream.format("spark_mq").options(topic="C", checkpointLocation="checkpoint")
-    query = writer.trigger(availableNow=True).start("copy")
+    writer = stream.select("body").writeStream.format("spark_mq").options(topic="C", checkpointLocation=os.path.abspath("checkpoint"))
+    query = writer.trigger(availableNow=True).start(copy)
     query.awaitTermination()
     told.setdefault("lag", spark_mq.total_lag(spark_mq.queue_lags(query.lastProgress)))
-    return read("copy", topic="C").count()
+    return read(copy, topic="C").count()
 told["copied"] = [copied(), copied()]
 
 try:
@@ -60,5 +63,5 @@ def test_source_and_sink_work_by_spark_connect(tmp_path: Path, pristine_store: C
     (line,) = (line for line in ran.stdout.splitlines() if line.startswith("TOLD "))
     told = json.loads(line.removeprefix("TOLD "))
     assert ".connect." in told["session"]
-    assert (told["read"], told["written"], told["copied"], told["lag"]) == (600, 100, [600, 600], 0)
+    assert (told["read"], told["written"], told["copied"], told["lag"]) == (600, 100, [600, 600], [0, 0, 0])
     assert "SPARK_MQ_UNKNOWN_OPTION" in told["refused"]
