@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -114,9 +115,12 @@ def topic_name(topic: str) -> str:
     return _NOT_A_NAME.sub("_", topic)
 
 
-def topic_directory(topic: str) -> str:
-    """A topic's directory in a table. It begins with a letter: VACUUM leaves directories that begin with _ alone."""
-    return f"topic-{topic_name(topic)}"
+def directory_of(topic: str, day: str) -> str:
+    """Where files of a topic and day lie, as Spark names it: some readers (Polars) take the values of the partition from there.
+
+    It begins with a letter: VACUUM leaves directories that begin with _ alone.
+    """
+    return f"topic={quote(topic, safe='')}/day={day}"
 
 
 class _DataFile:
@@ -124,7 +128,7 @@ class _DataFile:
 
     def __init__(self, place: Place, topic: str, day: str) -> None:
         self._place, self._topic, self._day = place, topic, day
-        self.path = f"{topic_directory(topic)}/{day}/{uuid.uuid4().hex}.parquet"
+        self.path = f"{directory_of(topic, day)}/{uuid.uuid4().hex}.parquet"
         self._files = file_system(place)
         if place.is_local:
             LocalFileSystem().make_directories(f"{place.url}/{self.path.rpartition('/')[0]}")

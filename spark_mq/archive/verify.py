@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow.fs as fs
@@ -43,8 +42,7 @@ def verify(table: ArchiveTable, topics: Callable[[str], bool] = lambda topic: Tr
 def _missing_files(table: ArchiveTable) -> Iterator[Finding]:
     files = file_system(table.place)
     for path in table.files():
-        name = unquote(path)
-        if files.get_file_info(name).type != fs.FileType.File:
+        if files.get_file_info(path).type != fs.FileType.File:
             yield Finding(MISSING, f"{path} is named by the table's log, and is not there")
 
 

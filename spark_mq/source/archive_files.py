@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -264,12 +263,11 @@ def file_system(place: Place) -> fs.FileSystem:
 
 @contextmanager
 def open_file(place: Place, path: str) -> Iterator[pq.ParquetFile]:
-    """A data file by its path in the table's log. Raises ArchiveError where it is gone."""
-    name = unquote(path)
+    """A data file by its path below the table's directory. Raises ArchiveError where it is gone."""
     try:
-        source = file_system(place).open_input_file(name)
+        source = file_system(place).open_input_file(path)
     except FileNotFoundError as error:
-        raise ArchiveError(place.url, f"the file {name} is gone, which its log names", _GONE) from error
+        raise ArchiveError(place.url, f"the file {path} is gone, which its log names", _GONE) from error
     with source, pq.ParquetFile(source) as file:
         yield file
 

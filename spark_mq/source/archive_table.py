@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -314,14 +315,20 @@ class ArchiveTable:
         return None if is_known else newest.incarnation
 
     def files(self) -> list[str]:
-        """The paths of all files of the table, as its log has them."""
-        return pa.table(self._delta.get_add_actions(flatten=True)).column("path").to_pylist()
+        """The paths of all files of the table, below its directory."""
+        return self._actions().column("path").to_pylist()
+
+    def _actions(self) -> pa.Table:
+        """What the table's log has of each file. A path is a URL there; here it is plain."""
+        found = pa.table(self._delta.get_add_actions(flatten=True))
+        paths = pa.array([unquote(path) for path in found.column("path").to_pylist()], pa.string())
+        return found.set_column(found.column_names.index("path"), "path", paths)
 
     def gap_files(self) -> list[GapFile]:
         """The files that have nothing but gaps, sorted by topic and day."""
         self._all()
         columns = ["path", "partition.topic", "partition.day", "size_bytes"]
-        rows = pa.table(self._delta.get_add_actions(flatten=True)).select(columns).to_pylist()
+        rows = self._actions().select(columns).to_pylist()
         found = []
         for path, topic, day, size_bytes in (row.values() for row in rows):
             gaps = tuple(each for each in self._seen.get(path, ()) if isinstance(each, Gap))
@@ -352,7 +359,7 @@ class ArchiveTable:
 
     def _parts(self) -> Iterator[Part | Gap]:
         """Of all files; those that an earlier look has seen are not looked at again, as files do not change."""
-        files = pa.table(self._delta.get_add_actions(flatten=True))
+        files = self._actions()
         paths = files.column("path").to_pylist()
         self._seen = {path: self._seen[path] for path in paths if path in self._seen}
         for row in files.filter(pa.array([path not in self._seen for path in paths], pa.bool_())).to_pylist():

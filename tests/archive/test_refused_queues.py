@@ -222,7 +222,7 @@ def test_upkeep_leaves_a_topic_with_a_missing_file_and_names_it(
 
 
 def offsets_in_log(table: Path, topic: str) -> list[str]:
-    return [path for path in opened(table).files() if path.startswith(f"topic-{topic}/2023")]
+    return [path for path in opened(table).files() if path.startswith(f"topic={topic}/day=2023")]
 
 
 def test_a_run_that_meets_others_all_the_time_says_so(

@@ -179,7 +179,7 @@ def test_years_and_days_are_times_to_keep() -> None:
 @pytest.mark.slow
 def test_vacuum_deletes_what_no_version_names_and_is_old(table: Path) -> None:
     compact(opened(table), joined_here, UpkeepReport())
-    orphan = table / "topic-Topic" / "2023-11-14" / "orphan.parquet"
+    orphan = table / "topic=Topic" / "day=2023-11-14" / "orphan.parquet"
     orphan.write_bytes(b"of a killed run")
     report = UpkeepReport()
     vacuum(opened(table), upkeep.LEAST_VACUUM_MS, report)
