@@ -71,7 +71,7 @@ class QueryFigures(NamedTuple):
     input_rows_per_second: float | None
     processed_rows_per_second: float | None
     processed_bytes_per_second: float | None
-    """Bytes of records of the last batch, by its duration. Of stores; a running cluster does not say sizes. None for the first batch."""
+    """Bytes of the last batch's records, by its duration. Of stores; a running cluster does not say sizes. None for the first batch."""
     lag_rows: int | None
     lag_bytes: int | None
     oldest_unread_ms: int | None
