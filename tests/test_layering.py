@@ -360,7 +360,11 @@ USERS_NAME_THEM = {
     "storage.store.open_store",
     "storage.store.MessageStore.put",
     "spark_mq.sink.transactions.Transaction.send",
-    *(f"spark_mq.cli.{name}" for name in ("cluster.consume", "messages.dump", "messages.query", "produce.produce")),
+    "spark_mq.cli.topic_changes.alter_topic",
+    *(
+        f"spark_mq.cli.{name}"
+        for name in ("cluster.consume", "lag.lag", "messages.dump", "messages.query", "produce.produce")
+    ),
 }
 """Functions whose parameters a user names, each for itself, in Python or on a command line."""
 MOST_PARAMETERS = 8

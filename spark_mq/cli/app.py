@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 import warnings
-from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -265,22 +265,29 @@ def main() -> None:
     try:
         app()
     except SystemExit as ending:
-        if _is_stdout_gone() and not ending.code:  # the last lines were still in the buffer
+        try:
+            if sys.stdout is not None:  # it is closed
+                sys.stdout.flush()
+        except BrokenPipeError:  # the last lines were still in the buffer
             from spark_mq.terminal import NOBODY_READS
 
-            raise SystemExit(NOBODY_READS) from None
+            _drop_stdout()
+            raise SystemExit(ending.code or NOBODY_READS) from None
         raise
 
 
 def _is_stdout_gone() -> bool:
-    """Whether the reader of standard output has gone. Then what is left to be written there is dropped, also when Python ends."""
+    """Whether the reader of standard output has gone."""
     try:
-        if sys.stdout is not None:  # it is closed
-            sys.stdout.flush()
-    except BrokenPipeError:
-        with suppress(OSError, ValueError):  # a test's stdout is no file
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, sys.stdout.fileno())
-            os.close(null)
-        return True
-    return False
+        watched = select.poll()
+        watched.register(sys.stdout.fileno(), select.POLLOUT)
+    except (OSError, ValueError):  # a test's stdout is no file
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0))
+
+
+def _drop_stdout() -> None:
+    """What is left to be written to standard output goes nowhere, also when Python ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

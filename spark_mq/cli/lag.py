@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -32,13 +32,12 @@ from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.lag.figures import GroupLag, LagReport, QueueLag, Reader
 from spark_mq.source.offsets import QueueId
 from spark_mq.terminal import interrupt_on_signal
-from storage.epoch_times import current_time_ms
 from storage.names import BUILT_IN_GROUPS, is_system_group, nearest
 
 NEVER = "never"
 
 
-class SortBy(str, Enum):  # as Typer takes the choices of an option
+class SortBy(StrEnum):
     """By which figure lines are sorted."""
 
     LAG = "lag"
@@ -66,7 +65,9 @@ class Shown:
     sort: Annotated[
         SortBy, typer.Option("--sort", metavar="FIGURE", help="lag, age, in, out, catch-up (greatest first), or name.")
     ] = SortBy.LAG
-    behind: Annotated[bool, typer.Option("--behind", help="Only lines with unread messages, or an unknown lag.")] = False
+    behind: Annotated[bool, typer.Option("--behind", help="Only lines with unread messages, or an unknown lag.")] = (
+        False
+    )
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")] = False
     as_html: Annotated[bool, typer.Option("--html", help="Print a page, for a browser or a mail.")] = False
 
@@ -120,7 +121,9 @@ def lag(
             hidden: set[str] = set()
 
             def keep(reader: Reader, queue: QueueId) -> bool:
-                is_shown = group is not None or every_group or reader.kind == "query" or not _is_own(place, reader, queue)
+                is_shown = (
+                    group is not None or every_group or reader.kind == "query" or not _is_own(place, reader, queue)
+                )
                 if not is_shown:
                     hidden.add(reader.name)
                 return is_shown and topic in (None, queue.topic)
@@ -138,6 +141,8 @@ def lag(
                         time.sleep(watch)
                 return
             report = look()
+    if report.errors and not report.groups:
+        raise report.errors[0]
     _print(report, shown, where, as_json=as_json)
     if left_out := hidden - {each.reader.name for each in report.groups}:
         text = f"groups of RocketMQ itself and of Spark sinks are left out: {len(left_out)}. --all shows them"
@@ -167,7 +172,10 @@ def _end(report: LagReport, fail_above: int | None) -> None:
         typer.echo(f"no answer: {error if described is None else described.text}", err=True)
     behind = [] if fail_above is None else [each for each in report.groups if (each.lag or 0) > fail_above]
     for each in behind:
-        typer.echo(f"{each.reader.kind} {each.reader.name} has {each.lag:,} unread messages, more than {fail_above:,}", err=True)
+        typer.echo(
+            f"{each.reader.kind} {each.reader.name} has {each.lag:,} unread messages, more than {fail_above:,}",
+            err=True,
+        )
     if fail_above is not None:
         for each in report.groups:
             if each.unknown_queues:
@@ -204,7 +212,12 @@ def _print(report: LagReport, shown: Shown, where: str, *, as_json: bool) -> Non
         sheet = queue_sheet(queues) if shown.by_queue else group_sheet(groups)
         troubles = [f"no answer: {error}" for error in report.errors]
         print_page(
-            "lag.html", title="Who is behind", place=where, time=time_text(report.time_ms), troubles=troubles, sheet=sheet
+            "lag.html",
+            title="Who is behind",
+            place=where,
+            time=time_text(report.time_ms),
+            troubles=troubles,
+            sheet=sheet,
         )
     elif shown.by_queue:
         print_table(QUEUE_HEADINGS, [queue_row(each) for each in queues])
@@ -293,7 +306,17 @@ def _catch_up(time_ms: float | None) -> str | None:
 # Objects
 
 _GROUP_COLUMNS = (
-    *("group", "kind", "topics", "queues", "unknown_queues", "lag", "worst_topic", "worst_broker_name", "worst_queue_id"),
+    *(
+        "group",
+        "kind",
+        "topics",
+        "queues",
+        "unknown_queues",
+        "lag",
+        "worst_topic",
+        "worst_broker_name",
+        "worst_queue_id",
+    ),
     *("worst_lag", "oldest_unread_ms", "in_per_second", "out_per_second", "catch_up_ms"),
 )
 _QUEUE_COLUMNS = (

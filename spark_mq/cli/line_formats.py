@@ -107,7 +107,7 @@ Format = Annotated[
         "-f",
         "--format",
         metavar="FORMAT",
-        help="The form of a message in kcat's words: %t topic, %p queue, %o offset, %k keys, %s body, %T time, %h properties, \\n, \\t.",
+        help="A message's form in kcat's words: %t topic, %p queue, %o offset, %k keys, %s body, %T time, %h properties, \\n, \\t.",
     ),
 ]
 

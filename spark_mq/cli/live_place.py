@@ -65,7 +65,7 @@ class LivePlace:
         """Brokers and clusters have topics of their own names."""
         if self._clusters is None:
             self._clusters = run(self.admin.cluster_info()).cluster_address_table
-        return any(
+        return is_system_topic(topic) or any(
             is_system_topic(topic, broker_name=broker, cluster_name=cluster)
             for cluster, brokers in self._clusters.items()
             for broker in brokers

@@ -40,7 +40,9 @@ class Range:
     start: Annotated[
         int | None, typer.Option("--from", metavar="OFFSET", min=0, help="First queue offset; without it 0.")
     ] = None
-    end: Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Queue offset to stop before.")] = None
+    end: Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Queue offset to stop before.")] = (
+        None
+    )
     last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="The last N of each queue.")] = None
     from_time: Annotated[
         str | None, typer.Option("--from-time", metavar="TIME", help="Not stored before: ms, ISO-8601 or -10m.")
@@ -245,8 +247,8 @@ def query(
 ) -> None:
     """Find messages by key or by id.
 
-    --key and --unique-key search the index; --msg-id names the place in the log. --json prints the lines of dump --bodies, which are input
-    for `spark-mq produce --json`.
+    --key and --unique-key search the index; --msg-id names the place in the log. --json prints the lines of dump --bodies, which are
+    input for `spark-mq produce --json`.
     """
     if sum(value is not None for value in (key, unique_key, msg_id)) != 1:
         raise UsageError("give exactly one of --key, --unique-key and --msg-id")

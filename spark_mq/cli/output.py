@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import errno
+import io
 import json
 import os
 import sys
@@ -55,10 +57,11 @@ def print_json(document: Any) -> None:
 
 
 def print_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Lines of CSV (RFC 4180), with a head. A text that a spreadsheet would take for a formula begins with an apostrophe."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_harmless(cell) for cell in row] for row in rows)
+    """Lines of CSV, with a head. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    for row in (columns, *rows):
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\r\n").writerow([_harmless(cell) for cell in row])  # so it quotes both
+        sys.stdout.write(line.getvalue().removesuffix("\r\n") + "\n")
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -68,10 +71,17 @@ def _harmless(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
+class _Shown(Console):
+    """Ends like other output where its reader has gone; rich would end the process with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "standard output has no reader")
+
+
 def console() -> Console:
     """The terminal in its width (or COLUMNS); a file in a fixed width."""
     is_known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(width=None if is_known else _WIDTH_OF_A_FILE, highlight=False)
+    return _Shown(width=None if is_known else _WIDTH_OF_A_FILE, highlight=False)
 
 
 def say(text: str) -> None:

@@ -22,6 +22,8 @@ _HIDDEN = re.compile(
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffc\ufffe\uffff"
     "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_SHORT, _FEW_COLUMNS = 40, 6
+"""Characters of a text that is not folded in a table of few columns; in others half of it."""
 _PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "\u2421"}
 
 
@@ -80,3 +82,12 @@ class Sheet(NamedTuple):
         """The columns that hold numbers, which stand to the right."""
         columns = range(len(self.headings))
         return frozenset(column for column in columns if any(isinstance(row[column], int | float) for row in self.rows))
+
+    @property
+    def short(self) -> frozenset[int]:
+        """The columns whose texts stay in one line; names may be long, and are folded."""
+        most = _SHORT if len(self.headings) <= _FEW_COLUMNS else _SHORT // 2
+        rows = [self.headings, *self.rows, *([] if self.total is None else [self.total])]
+        return frozenset(
+            column for column in range(len(self.headings)) if all(len(str(row[column])) <= most for row in rows)
+        )

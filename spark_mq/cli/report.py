@@ -24,7 +24,6 @@ from spark_mq.lag.figures import LagReport, Reader
 from spark_mq.source.offsets import QueueId
 from spark_mq.terminal import progress_bar
 from storage import MessageStore
-
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
@@ -36,7 +35,9 @@ LETTERS_READ = 1_000
 """Of each queue of dead letters, the newest ones."""
 WORST_QUEUES = 20
 
-Days = Annotated[int, typer.Option("--days", metavar="N", min=1, max=31, help="How many days have a column of their own.")]
+Days = Annotated[
+    int, typer.Option("--days", metavar="N", min=1, max=31, help="How many days have a column of their own.")
+]
 
 
 def report(
@@ -46,7 +47,10 @@ def report(
     ] = None,
     days: Days = 7,
     compare: Annotated[
-        bool, typer.Option("--verify", help="Compare log, queues and index of a store, as verify does, and show what differs.")
+        bool,
+        typer.Option(
+            "--verify", help="Compare log, queues and index of a store, as verify does, and show what differs."
+        ),
     ] = False,
     every_topic: Everything = False,
     conf: Conf = None,
@@ -54,8 +58,8 @@ def report(
 ) -> None:
     """Write a page about a store or a cluster.
 
-    The page is one HTML file without a script, for a mail, a ticket or a printer: messages and sizes by topic and day (UTC), who is behind
-    and for how long, dead letters by group, origin and number of tries, and the damage of stores. Brokers do not tell sizes.
+    The page is one HTML file without a script, for a mail, a ticket or a printer. It has messages and sizes by topic and day (UTC),
+    groups that are behind, dead letters by group, origin and number of tries, and the damage of stores. Brokers do not tell sizes.
     """
     if compare and connection.is_given:
         raise CommandError("--verify compares the files of stores: give PATH, not --name-server")
@@ -77,7 +81,9 @@ def report(
         sizes=size_sheet(sizes, now_ms),
         by_day=day_sheet(sizes, midnights(now_ms, days)),
         groups=group_sheet(sort_lines(lag.groups, SortBy.LAG, False)),
-        queues=queue_sheet(sort_lines([each for one in lag.groups for each in one.queues], SortBy.LAG, True)[:WORST_QUEUES]),
+        queues=queue_sheet(
+            sort_lines([each for one in lag.groups for each in one.queues], SortBy.LAG, True)[:WORST_QUEUES]
+        ),
         letters=letter_sheet(letters, now_ms),
         letters_read=LETTERS_READ,
         damage=Sheet(("store", "what", "where"), damage, "none was found"),
@@ -217,7 +223,7 @@ def bytes_in_words(size: int | None) -> str | None:
     if size is None:
         return None
     value, unit = float(size), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):  # noqa: B007
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1_024 or unit == "TiB":
             break
         value /= 1_024
@@ -253,7 +259,7 @@ class LetterKind(NamedTuple):
 class Letters(NamedTuple):
     """Dead letters of one kind. Times are those when they became such."""
 
-    count: int
+    messages: int
     oldest_ms: int
     newest_ms: int
 
@@ -270,7 +276,7 @@ def dead_letters(place: Place, entries: Sequence[Mapping[str, Any]]) -> dict[Let
             kind = _kind(queue.topic.removeprefix(DEAD_LETTER_PREFIX), line)
             time_ms = line["store_timestamp"]
             known = found.get(kind, Letters(0, time_ms, time_ms))
-            found[kind] = Letters(known.count + 1, min(known.oldest_ms, time_ms), max(known.newest_ms, time_ms))
+            found[kind] = Letters(known.messages + 1, min(known.oldest_ms, time_ms), max(known.newest_ms, time_ms))
     return found
 
 
@@ -285,21 +291,19 @@ def letter_sheet(letters: Mapping[LetterKind, Letters], now_ms: int) -> Sheet:
     rows = [
         (
             *(kind.group, kind.origin_topic, "refused at once" if not kind.tries else f"failed {kind.tries} times"),
-            *(each.count, time_in_words(each.oldest_ms, now_ms), time_in_words(each.newest_ms, now_ms)),
+            *(each.messages, time_in_words(each.oldest_ms, now_ms), time_in_words(each.newest_ms, now_ms)),
         )
-        for kind, each in sorted(letters.items(), key=lambda item: (-item[1].count, item[0]))
+        for kind, each in sorted(letters.items(), key=lambda item: (-item[1].messages, item[0]))
     ]
     total = Counter(kind.group for kind in letters)
-    sums = (f"all {len(total)}", None, None, sum(each.count for each in letters.values()), None, None)
+    sums = (f"all {len(total)}", None, None, sum(each.messages for each in letters.values()), None, None)
     return Sheet(("group", "from topic", "reason", "messages", "oldest", "newest"), rows, "no dead letter", sums)
 
 
 # Damage
 
 
-def store_damage(
-    stores: Mapping[str, MessageStore], conf: str | None, *, compare: bool
-) -> list[tuple[str, str, str]]:
+def store_damage(stores: Mapping[str, MessageStore], conf: str | None, *, compare: bool) -> list[tuple[str, str, str]]:
     """What the opening has found, what recoveries have cut, and what differs: store, what, where."""
     found = []
     for store in stores.values():

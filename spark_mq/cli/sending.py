@@ -283,8 +283,9 @@ def alter_at_brokers(
 ) -> dict[str, tuple[TopicConfig, TopicConfig]]:
     """Change the topic on the masters that have it; returns it as it was and as it is now, by broker name.
 
-    What 17 replaces is sent as it is: the request sets the whole entry, and changes the attributes that it names. Raises CommandError
-    where the topic is missing or static, or a broker fails after others have changed it; and what `change` raises, before the first one.
+    What does not change is sent as it is: request 17 sets the whole entry, and changes the attributes that it names. Raises
+    CommandError where the topic is missing or static, or a broker fails after others have changed it; and what `change` raises,
+    before the first one.
     """
     named = with_namespace(settings.namespace, topic)
     with Admin(settings) as admin:

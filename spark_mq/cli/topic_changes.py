@@ -9,14 +9,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from spark_mq.cli.output import CommandError, UsageError, print_json, say
 from spark_mq.cli.places import (
     AsJson,
-
     refuse_other_shape,
     refuse_unknown_topic,
     shape_in_words,
@@ -51,12 +50,14 @@ ClusterName = Annotated[
     typer.Option("--cluster", metavar="NAME", help="With --name-server: one of its clusters; without it all."),
 ]
 
+
 def _topic_of(words: list[str], connection: Connection) -> str:
     if len(words) != (1 if connection.is_given else 2):
         shape = "TOPIC" if connection.is_given else "PATH TOPIC, or TOPIC with --name-server"
         raise typer.BadParameter(f"expected {shape}, found {' '.join(words)}", param_hint="[PATH] TOPIC")
     connection.is_chosen(None if connection.is_given else words[0])
     return words[-1]
+
 
 def create_topic(
     words: Words,
@@ -89,6 +90,7 @@ def create_topic(
     else:
         _create_in_store(words[0], wanted, conf, lock_timeout_ms, as_json=as_json)
 
+
 def _create_in_store(path: str, wanted: TopicConfig, conf: str | None, timeout_ms: int, *, as_json: bool) -> None:
     root, is_new = store_to_write(path)
     files = LocalFileSystem()
@@ -109,14 +111,17 @@ def _create_in_store(path: str, wanted: TopicConfig, conf: str | None, timeout_m
         refuse_other_shape(wanted, present, "")
     _print_made({"store": root}, wanted, is_made=present is None, as_json=as_json)
 
+
 def _print_made(where: dict[str, object], topic: TopicConfig, *, is_made: bool, as_json: bool) -> None:
     if as_json:
         print_json({**where, "topic": topic.topic, "created": is_made, **_shape(topic)})
     else:
         say(f"topic {topic.topic} {'made' if is_made else 'was there already'}, with {shape_in_words(topic)}")
 
+
 def _shape(topic: TopicConfig) -> dict[str, int]:
     return dict(zip(("read_queue_nums", "write_queue_nums", "perm"), shape_of(topic), strict=True))
+
 
 def alter_topic(
     words: Words,
@@ -146,9 +151,9 @@ def alter_topic(
 ) -> None:
     """Change a topic's queues or permission.
 
-    The command changes a topic of a store whose broker is stopped, or of each broker of a running cluster that has it. What is not named
-    stays as it is; mqadmin updateTopic sets it to a default. To take queues away, lower --write-queues first, and --read-queues when the
-    consumers have read them: a queue beyond the read ones is not consumed, and its messages stay until they expire.
+    The command changes a topic of a store whose broker is stopped, or of each broker of a running cluster that has it. What is not
+    named stays as it is; mqadmin updateTopic sets it to a default. To take queues away, lower --write-queues first, and --read-queues
+    when the consumers have read them: a queue beyond the read ones is not consumed, and its messages stay until they expire.
 
     RocketMQ's own topics, static topics, and the queues of ordered topics are refused.
     """
@@ -181,20 +186,24 @@ def alter_topic(
     else:
         _print_altered("store", {root: done}, as_json=as_json)
 
+
 def refuse_in_store(root: str, topic: str, conf: str | None) -> NoReturn:
     """Raises CommandError: topics.json has no such topic."""
     with open_place(root, conf, NO_CLUSTER) as place:
         refuse_unknown_topic(place, topic)
     raise CommandError(f"topic {topic} has queues, and no entry in topics.json", "spark-mq create-topic makes one")
 
+
 def _changed(named: Mapping[str, int], topic: TopicConfig) -> TopicConfig:
     """Raises CommandError for the numbers of queues of an ordered topic."""
-    wanted = replace(topic, **named)
+    changes: dict[str, Any] = dict(named)
+    wanted = replace(topic, **changes)
     counts = (topic.read_queue_count, topic.write_queue_count), (wanted.read_queue_count, wanted.write_queue_count)
     if topic.order and counts[0] != counts[1]:
         text = f"topic {topic.topic} is ordered: name servers know its numbers of queues, too"
         raise CommandError(text, "mqadmin updateTopic -o true changes both")
     return wanted
+
 
 def _print_altered(where: str, found: Mapping[str, tuple[TopicConfig, TopicConfig]], *, as_json: bool) -> None:
     if as_json:
@@ -211,6 +220,7 @@ def _print_altered(where: str, found: Mapping[str, tuple[TopicConfig, TopicConfi
         else:
             say(f"{name}: topic {now.topic} had {shape_in_words(before)}, and now has {shape_in_words(now)}")
 
+
 def delete_topic(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="The topic.")],
     cluster: ClusterName = None,
@@ -220,9 +230,9 @@ def delete_topic(
 ) -> None:
     """Delete a topic of a running cluster.
 
-    The brokers forget the topic, its queues, and the offsets of all groups in it; the name servers forget its route. Messages stay in the
-    brokers' logs until they expire, and no consumer gets them. The command shows how many messages are unread before it asks. RocketMQ's
-    own topics are refused.
+    The brokers forget the topic, its queues, and the offsets of all groups in it; the name servers forget its route. Messages stay in
+    the brokers' logs until they expire, and no consumer gets them. The command shows how many messages are unread before it asks.
+    RocketMQ's own topics are refused.
     """
     from spark_mq.cli.live_place import LivePlace  # the other commands need no client for a store
     from spark_mq.client.event_loop import run
@@ -244,6 +254,7 @@ def delete_topic(
     else:
         say(f"topic {topic} is deleted, with {messages:,} messages in its queues")
 
+
 def _ask(place: LivePlace, topic: str, messages: int) -> None:
     """Raises UsageError where nobody can answer, CommandError where the answer is no."""
     if not sys.stdin.isatty():
@@ -253,6 +264,8 @@ def _ask(place: LivePlace, topic: str, messages: int) -> None:
     with ClusterLag(place.settings, ages_a_look=0, with_rates=False) as looks:
         groups = looks.look(keep=lambda _, queue: queue.topic == topic).groups
     for each in groups:
-        say(f"{each.reader.name} has {'an unknown number of' if each.lag is None else f'{each.lag:,}'} unread messages there")
+        say(
+            f"{each.reader.name} has {'an unknown number of' if each.lag is None else f'{each.lag:,}'} unread messages there"
+        )
     if not typer.confirm(f"delete topic {topic}, with {messages:,} messages in its queues?", err=True):
         raise CommandError("nothing was changed")

@@ -30,13 +30,16 @@ def topics(
     """List topics.
 
     A row has the topic's brokers, its queues to read and to write, its permission, and how many messages the queues hold. --queues has
-    a row for each queue, with its offsets. RocketMQ's own topics are left out. JSON has an object for each topic and broker, with queues.
+    a row for each queue, with its offsets. JSON has an object for each topic and broker, with its queues. RocketMQ's own topics are
+    left out.
     """
     with open_place(path, conf, connection) as place:
         refuse_unknown_topic(place, topic)
-        found = place.topic_entries() if topic is None else [
-            entry for entry in place.topic_entries() if entry["topic"] == topic
-        ]
+        found = (
+            place.topic_entries()
+            if topic is None
+            else [entry for entry in place.topic_entries() if entry["topic"] == topic]
+        )
         is_shown = every_topic or topic is not None
         listed = [entry for entry in found if is_shown or not place.is_system_topic(entry["topic"])]
     listed.sort(key=lambda entry: (entry["topic"], entry["broker_name"]))
@@ -44,8 +47,8 @@ def topics(
         print_json(listed)
         return
     if by_queue:
-        columns = "topic", "broker", "queue", "min", "max", "count", "read", "write", "perm"
-        print_table(columns, [row for entry in listed for row in _queue_rows(entry)])
+        of_queues = "topic", "broker", "queue", "min", "max", "count", "read", "write", "perm"
+        print_table(of_queues, [row for entry in listed for row in _queue_rows(entry)])
     else:
         by_topic: dict[str, list[dict[str, Any]]] = {}
         for entry in listed:

@@ -312,7 +312,9 @@ class AsyncAdmin(QueueCalls):
     async def group_stats(self, address: str, group: str) -> ConsumeStats:
         """What one broker knows of the group's progress, and how fast it reads there (208). Empty where the group has no offset."""
         code = RequestCode.GET_CONSUME_STATS
-        answer = await self._instance.ask(address, make_call(code, ConsumeStatsRequest(consumer_group=group)), group=group)
+        answer = await self._instance.ask(
+            address, make_call(code, ConsumeStatsRequest(consumer_group=group)), group=group
+        )
         return read_answer_body(ConsumeStats, answer, address, code)
 
     async def all_stats(self, address: str) -> dict[str, tuple[ConsumeStats, ...]]:

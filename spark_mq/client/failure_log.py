@@ -22,7 +22,7 @@ class _Kind:
 
 
 class FailureLog:
-    """Logs the first failure of each kind with its traceback, and then, at most once a minute and at the end, how many came. Thread-safe."""
+    """Logs the first failure of each kind with its traceback, then at most once a minute, and at the end, their number. Thread-safe."""
 
     def __init__(
         self, log: logging.Logger, *, pause_ms: int = PAUSE_MS, clock_ms: Callable[[], int] = steady_time_ms

@@ -1,6 +1,6 @@
 """The position of a Spark query, from its checkpoint: `offsets/N` has where batch N ends, `commits/N` says that it is done.
 
-A batch that is planned and not done is unread. A query that stores its position as a consumer group's (`commitOffsets`) is a group, too.
+A batch that is planned and not done is unread. A query with `commitOffsets`, which stores its position as a group's, is a group, too.
 
 Spark: OffsetSeqLog, CommitLog.
 """

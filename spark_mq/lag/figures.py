@@ -7,9 +7,9 @@
 A reader is a consumer group, or a Spark query by its checkpoint. Its offset in a queue is the next one to read. An unknown value is
 None, never 0.
 
-Java: ConsumeStats, ConsumerLagCalculator, `mqadmin consumerProgress`. Departures: a queue in which a group has stored nothing is unknown,
-as is one whose end is before the group's offset; Java counts from 0, from the end, or below 0. The age is that of the oldest message
-that is *not* read (ConsumerLagCalculator has it); consumerProgress and OffsetWrapper have the time of the last one that is.
+Java: ConsumeStats, ConsumerLagCalculator, `mqadmin consumerProgress`. Departures: a queue in which a group has stored nothing is
+unknown, as is one whose end is before the group's offset; Java counts from 0, from the end, or below 0. The age is that of the
+oldest message that is *not* read, as in ConsumerLagCalculator; consumerProgress has the time of the last one that is.
 """
 
 from __future__ import annotations
@@ -197,9 +197,7 @@ def _queue_lag(
     age_ms = 0 if lag == 0 else None if lag is None or since_ms is None else max(0, now_ms - since_ms)
     size = 0 if lag == 0 else None if lag is None else position.unread_bytes
     broker_offset, group_offset = position.broker_offset, position.group_offset
-    return QueueLag(
-        reader, queue, broker_offset, group_offset, lag, size, age_ms, *rates, catch_up_ms(lag, *rates)
-    )
+    return QueueLag(reader, queue, broker_offset, group_offset, lag, size, age_ms, *rates, catch_up_ms(lag, *rates))
 
 
 def catch_up_ms(lag: int | None, in_per_second: float | None, out_per_second: float | None) -> float | None:
@@ -216,7 +214,10 @@ def _total(reader: Reader, queues: Sequence[QueueLag], look: Look) -> GroupLag:
     behind = [each for each in queues if each.lag]
     worst = max(behind, key=lambda each: each.lag or 0, default=None)
     lag = _sum(each.lag for each in queues)
-    put, got = _sum_of_rates(each.in_per_second for each in queues), _sum_of_rates(each.out_per_second for each in queues)
+    put, got = (
+        _sum_of_rates(each.in_per_second for each in queues),
+        _sum_of_rates(each.out_per_second for each in queues),
+    )
     places = dict.fromkeys((each.queue.topic, each.queue.broker_name) for each in queues)
     if put is None:
         put = _sum_of_rates(look.put_rates.get(place) for place in places)

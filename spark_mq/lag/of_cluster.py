@@ -6,7 +6,7 @@ The requests of one look, for B brokers:
 | --- | --- |
 | the cluster's brokers, from a name server (106) | 1 |
 | all groups: ends, offsets, rates of reading (317), and which offsets are stored (43) | 2 B |
-| in place of these for G named groups (208), and (14) for each queue where the answer is 0, which may mean that nothing is stored | G B |
+| in place of these for G named groups (208); and (14) for each queue where it answers 0, which may mean that nothing is stored | G B |
 | the first look alone: how fast messages come, by topic (315), and how fast named groups read, by topic (315) | topics × B |
 | how old the oldest unread message is, by group and topic that are behind (303) | `ages_a_look` at most |
 
@@ -162,11 +162,13 @@ class ClusterLag:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def look(self, groups: Collection[str] | None = None, keep: Keep | None = None) -> LagReport:
-        """All readers, or some groups and all queries; of these the queues that `keep` admits. A group without any offset is not listed.
+        """All readers, or some groups and all queries; of these the queues that `keep` admits. A group without an offset is not listed.
 
         A broker that does not answer is an error of the report, which then has the figures of the others. Raises ClientError if no name
         server answers, or there is no such cluster; OptionError for what is no checkpoint.
@@ -221,9 +223,7 @@ class ClusterLag:
         stored = await found.ask(self._admin.group_offset(row.group, row.queue, or_zero=False))
         return row._replace(position=row.position._replace(group_offset=stored))
 
-    async def _unwritten(
-        self, found: _Found, name: str, rows: Sequence[_Row], stored: ConsumerOffsets
-    ) -> list[_Row]:
+    async def _unwritten(self, found: _Found, name: str, rows: Sequence[_Row], stored: ConsumerOffsets) -> list[_Row]:
         """The queues with offsets that an Apache broker leaves out, because they are not written any more."""
         listed: dict[tuple[str, str], set[int]] = {}
         for row in rows:
@@ -236,8 +236,7 @@ class ClusterLag:
         ]
         ends = await asyncio.gather(*(found.ask(self._admin.max_offset(queue)) for _, queue, _ in missing))
         return [
-            _Row(group, queue, Position(end, offset))
-            for (group, queue, offset), end in zip(missing, ends, strict=True)
+            _Row(group, queue, Position(end, offset)) for (group, queue, offset), end in zip(missing, ends, strict=True)
         ]
 
     def _add(self, found: _Found, name: str, answer: _Answer) -> None:
@@ -312,10 +311,10 @@ class ClusterLag:
             for each in answer:
                 queue_id = -1 if each.queue is None else each.queue.queue_id
                 place = _Place(span.reader, QueueId(span.topic, span.broker_name, queue_id))
-                position, since_ms = found.positions.get(place), unread_since_ms(each, found.now_ms)
-                if position is not None and position.lag and since_ms is not None:
-                    found.positions[place] = position._replace(unread_since_ms=since_ms)
-                    ages[place] = _Age(position.group_offset or 0, since_ms, found.now_ms)
+                known, since_ms = found.positions.get(place), unread_since_ms(each, found.now_ms)
+                if known is not None and known.lag and since_ms is not None:
+                    found.positions[place] = known._replace(unread_since_ms=since_ms)
+                    ages[place] = _Age(known.group_offset or 0, since_ms, found.now_ms)
         self._ages = ages
 
     # Rates that brokers count

@@ -27,7 +27,7 @@ class StoreLag:
         with_bytes: bool = False,
         clock: Callable[[], int] = current_time_ms,
     ) -> None:
-        """`checkpoints` are directories of Spark queries. `with_bytes` also adds up the unread records, whose queue entries it reads."""
+        """`checkpoints` are directories of Spark queries. `with_bytes` adds up the unread records, for which it reads queue entries."""
         self._cluster = cluster
         self._checkpoints = checkpoints
         self._with_bytes = with_bytes
@@ -35,7 +35,7 @@ class StoreLag:
         self._looks = Looks()
 
     def look(self, groups: Collection[str] | None = None, keep: Keep | None = None) -> LagReport:
-        """All readers, or some groups and all queries; of these the queues that `keep` admits. A group without any offset is not listed.
+        """All readers, or some groups and all queries; of these the queues that `keep` admits. A group without an offset is not listed.
 
         Raises StorageError, and OptionError for what is no checkpoint.
         """

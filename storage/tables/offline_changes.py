@@ -117,12 +117,12 @@ def alter_topic(
     file_system: LocalFileSystem,
     lock_timeout_ms: int = 0,
 ) -> tuple[TopicConfig, TopicConfig] | None:
-    """Change the topic's entry in topics.json; returns it as it was and as it is now, None where there is none. Queues stay as they are.
+    """Change the topic's entry in topics.json; returns it as it was and as it is now, None where there is none. Queues stay.
 
     Commit point: the rename to topics.json. Java: AdminBrokerProcessor.updateAndCreateTopic, TopicConfigManager.updateTopicConfig.
 
-    Raises NameIllegalError for a topic that users must not change, StoreLockedError, StoreRefusedError, StateFileError, OSError, and what
-    `change` raises.
+    Raises NameIllegalError for a topic that users must not change, StoreLockedError, StoreRefusedError, StateFileError, OSError, and
+    what `change` raises.
     """
     refuse_foreign_log(root, config, file_system)
     path = f"{root}/config/{TOPICS_FILE}"

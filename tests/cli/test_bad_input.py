@@ -21,6 +21,7 @@ FIRST_LINE = 300
 
 # Each command as it is called on PATH; `demo` and `doctor` take none.
 CALLS = {
+    "alter-topic": ["alter-topic", "PATH", "T", "--perm", "4"],
     "bind-log": ["bind-log", "PATH"],
     "convert": ["convert", "PATH", "TARGET"],
     "confirm-sink": ["confirm-sink", "PATH", "sink-a"],
@@ -38,16 +39,17 @@ CALLS = {
     "recover": ["recover", "PATH"],
     "repair": ["repair", "PATH"],
     "replicate": ["replicate", "PATH", "--port", "0"],
+    "report": ["report", "PATH"],
     "sink-status": ["sink-status", "PATH"],
     "topics": ["topics", "PATH"],
     "verify": ["verify", "PATH"],
 }
 MAKES_A_STORE = {"produce", "create-topic", "follow"}
-WRITES = MAKES_A_STORE | {"bind-log", "close", "confirm-sink", "convert", "promote", "recover", "repair"}
+WRITES = MAKES_A_STORE | {"alter-topic", "bind-log", "close", "confirm-sink", "convert", "promote", "recover", "repair"}
 
 
 def test_every_command_is_tried_here() -> None:
-    of_clusters = {"brokers", "consume", "groups", "reset-offset"}  # test_live_bad_input
+    of_clusters = {"brokers", "consume", "delete-topic", "groups", "reset-offset"}  # test_live_bad_input
     without_a_path = {"broker", "controller", "demo", "doctor", "namesrv"}
     assert set(COMMANDS) - without_a_path - of_clusters == set(CALLS)
 

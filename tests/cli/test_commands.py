@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from spark_mq.cli import app
 from storage import open_store
+from storage.epoch_times import current_time_ms
 from storage.errors import CorruptMessageError
 from storage.format.record import COMPRESSED
 from storage.rules.inner_messages import InnerMessage
@@ -83,7 +84,7 @@ def test_topics_are_the_golden_queues_with_their_settings(pristine_store: Fixtur
     settings = json.loads((fixture.root / "config" / "topics.json").read_text("utf-8"))["topicConfigTable"]
     for topic, config in settings.items():
         found = listed[topic]
-        assert (found["readQueueNums"], found["writeQueueNums"], found["perm"]) == (
+        assert (found["read_queue_nums"], found["write_queue_nums"], found["perm"]) == (
             config["readQueueNums"],
             config["writeQueueNums"],
             config["perm"],
@@ -101,16 +102,16 @@ def test_a_query_finds_at_least_what_the_broker_finds(pristine_store: FixtureSto
         arguments = ["query", fixture.root, "--topic", line["topic"], "--max", str(line["maxNum"])]
         arguments += ["--unique-key" if line["uniq"] else "--key", line["key"]]
         arguments += ["--from", str(line["begin"]), "--to", str(line["end"])]
-        found = json_of(*arguments)
+        found = lines_of(*arguments, "--json")
         assert {message["commitlog_offset"] for message in found} >= set(line["physicalOffsets"])
 
 
 def test_a_query_by_message_id_finds_that_message(pristine_store: FixtureStore) -> None:
     fixture = pristine_store("clean")
     message = messages(fixture, "TopicOrder", 0)[3]
-    (found,) = json_of("query", fixture.root, "--msg-id", message["msgId"], "--java")
+    (found,) = lines_of("query", fixture.root, "--msg-id", message["msgId"], "--java")
     assert found.items() >= {name: message[name] for name in ("topic", "queueOffset", "recordSha256")}.items()
-    assert json_of("query", fixture.root, "--msg-id", message["msgId"][:-1] + "0") == []
+    assert lines_of("query", fixture.root, "--msg-id", message["msgId"][:-1] + "0", "--json") == []
     assert message["msgId"] in run("query", fixture.root, "--msg-id", message["msgId"])
 
 
@@ -121,7 +122,7 @@ def test_offsets_by_time_are_the_brokers(pristine_store: FixtureStore) -> None:
         asked = ["offset-by-time", fixture.root, "--topic", "TopicA", "--queue-id", str(line["queueId"])]
         (lower,) = json_of(*asked, "--time", str(line["timestamp"]))
         (upper,) = json_of(*asked, "--time", str(line["timestamp"]), "--upper")
-        assert (lower["offset"], upper["offset"]) == (line["lower"], line["upper"])
+        assert (lower["queue_offset"], upper["queue_offset"]) == (line["lower"], line["upper"])
 
 
 def test_lag_is_counted_from_the_stored_offsets_and_unknown_stays_unknown(fixture_store: FixtureStore) -> None:
@@ -130,36 +131,42 @@ def test_lag_is_counted_from_the_stored_offsets_and_unknown_stays_unknown(fixtur
     text = stored.read_text("utf-8")
     assert "{0:150,1:150,2:150,3:150" in text
     stored.write_text(text.replace("{0:150,1:150,2:150,3:150", "{0:140,2:9999,3:0,9:5"), "utf-8")
-    found = {line["queueId"]: line for line in json_of("lag", fixture.root, "--group", "GroupA")}
-    read, waiting = messages(fixture, "TopicA", 0)[139], messages(fixture, "TopicA", 0)[140:]
-    assert behind(found[0]) == (
-        10,
-        sum(message["storeSize"] for message in waiting),
-        waiting[-1]["storeTimestamp"] - read["storeTimestamp"],
-    )
-    assert behind(found[1]) == behind(found[2]) == behind(found[9]) == (None, None, None)
-    assert behind(found[3]) == (150, sum(message["storeSize"] for message in messages(fixture, "TopicA", 3)), None)
-    assert (found[1]["nextOffset"], found[9]["maxOffset"]) == (None, None)
+    before_ms = current_time_ms()
+    lines = json_of("lag", fixture.root, "--group", "GroupA", "--queues")
+    after_ms = current_time_ms()
+    found = {line["queue_id"]: line for line in lines if line["topic"] == "TopicA"}
+    waiting = messages(fixture, "TopicA", 0)[140:]
+    assert behind(found[0]) == (10, sum(message["storeSize"] for message in waiting))
+    stored_ms = waiting[0]["storeTimestamp"]
+    assert before_ms - stored_ms <= found[0]["oldest_unread_ms"] <= after_ms - stored_ms
+    assert behind(found[1]) == behind(found[2]) == behind(found[9]) == (None, None)
+    assert behind(found[3]) == (150, sum(message["storeSize"] for message in messages(fixture, "TopicA", 3)))
+    assert (found[1]["group_offset"], found[9]["broker_offset"]) == (None, None)
+    (group,) = json_of("lag", fixture.root, "--group", "GroupA", "--topic", "TopicA")
+    assert (group["lag"], group["queues"], group["unknown_queues"]) == (160, 5, 3)
+    assert group["worst"] == {"topic": "TopicA", "broker_name": found[3]["broker_name"], "queue_id": 3, "lag": 150}
     caught_up = [
-        line for line in json_of("lag", fixture.root, "--all") if line["topic"] == "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+        line
+        for line in json_of("lag", fixture.root, "--all", "--queues")
+        if line["topic"] == "RMQ_SYS_TRANS_OP_HALF_TOPIC"
     ]
-    assert [behind(line) for line in caught_up] == [(0, 0, 0)]
+    assert [(*behind(line), line["oldest_unread_ms"], line["catch_up_ms"]) for line in caught_up] == [(0, 0, 0, 0)]
     assert "GroupA" in run("lag", fixture.root)
 
 
-def behind(line: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
-    return line["rows"], line["bytes"], line["timeMs"]
+def behind(line: dict[str, Any]) -> tuple[int | None, int | None]:
+    return line["lag"], line["bytes"]
 
 
 def test_recover_says_what_it_cut_and_built(fixture_store: FixtureStore) -> None:
     fixture = fixture_store("crcflip")
     before = next(golden_lines(fixture.golden, "summary"))
     report = json_of("recover", fixture.root)
-    assert (report["wasClean"], report["logEnd"]) == (False, before["afterLoadMaxPhy"])
-    assert report["cutBytes"] == before["rawLastNonZero"] - before["afterLoadMaxPhy"]
-    assert "body CRC" in report["cutAt"]
+    assert (report["was_clean"], report["log_end"]) == (False, before["afterLoadMaxPhy"])
+    assert report["cut_bytes"] == before["rawLastNonZero"] - before["afterLoadMaxPhy"]
+    assert "body CRC" in report["cut_at"]
     again = json_of("recover", fixture.root)
-    assert (again["wasClean"], again["cutBytes"], again["cutAt"], again["addedEntries"]) == (True, 0, None, 0)
+    assert (again["was_clean"], again["cut_bytes"], again["cut_at"], again["added_entries"]) == (True, 0, None, 0)
     assert "cleanly" in run("recover", fixture.root)
 
 
@@ -170,7 +177,7 @@ def test_several_stores_are_read_as_one_cluster_but_mended_one_by_one(
         shutil.copytree(pristine_store(name).conf.parent, tmp_path / name)
         conf = tmp_path / name / "broker.conf"
         conf.write_text(f"{conf.read_text('utf-8')}\nbrokerName={name}\n", "utf-8")
-    brokers = {entry["brokerName"] for entry in json_of("topics", tmp_path)}
+    brokers = {entry["broker_name"] for entry in json_of("topics", tmp_path)}
     assert brokers == {"roll", "clean"}
     assert {line["broker_name"] for line in lines_of("dump", tmp_path)} == brokers
     assert {line["brokerName"] for line in lines_of("dump", tmp_path, "--java")} == brokers
@@ -211,7 +218,7 @@ def test_errors_are_an_object_on_stdout_too_where_json_is_asked_for(
         assert result.stdout == ""
         return
     found = json.loads(result.stdout)
-    assert found["exitCode"] == code
+    assert found["exit_code"] == code
     assert text in found["error"]
 
 
@@ -224,7 +231,7 @@ def test_an_index_of_unknown_geometry_asks_for_the_configuration(fixture_store: 
     fixture = fixture_store("clean")
     conf = fixture.conf.rename(fixture.conf.with_name("elsewhere.conf"))
     assert "broker.conf" in run("query", fixture.root, "--topic", "TopicA", "--key", "key14", exit_code=1)
-    assert json_of("query", fixture.root, "--topic", "TopicA", "--key", "key14", "--conf", conf) != []
+    assert lines_of("query", fixture.root, "--topic", "TopicA", "--key", "key14", "--conf", conf, "--json") != []
 
 
 def test_doctor_answers_in_json() -> None:
@@ -246,7 +253,7 @@ def test_a_body_that_does_not_decompress_is_named_and_ends_no_command(tmp_path: 
     first, bad, last = lines_of("dump", path, "--topic", "Topic", "--bodies")
     assert (first["body"], last["body"], bad["body"]) == ("good", "good", None)
     assert "incorrect header check" in bad["_corrupt"]
-    (found,) = json_of("query", path, "--topic", "Topic", "--key", "bad", "--bodies")
+    (found,) = lines_of("query", path, "--topic", "Topic", "--key", "bad", "--json")
     assert found == bad
     _, of_java, _ = lines_of("dump", path, "--topic", "Topic", "--bodies", "--java")
     assert of_java["body"] is None

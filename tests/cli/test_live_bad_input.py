@@ -30,17 +30,20 @@ SECRET = "correct-horse"
 OF_CLUSTERS = {
     "brokers": ["brokers"],
     "consume": ["consume", "--topic", "T", "--group", "g"],
+    "delete-topic": ["delete-topic", "T", "--yes"],
     "groups": ["groups"],
     "reset-offset": ["reset-offset", "--topic", "T", "--group", "g", "--to", "earliest"],
 }
 """Commands that only a running cluster has."""
 CALLS = OF_CLUSTERS | {
+    "alter-topic": ["alter-topic", "T", "--perm", "4"],
     "create-topic": ["create-topic", "T"],
     "dump": ["dump", "--topic", "T"],
     "lag": ["lag"],
     "offset-by-time": ["offset-by-time", "--topic", "T", "--time", "2026-01-01"],
     "produce": ["produce", "--topic", "T"],
     "query": ["query", "--topic", "T", "--key", "k"],
+    "report": ["report"],
     "topics": ["topics"],
 }
 """Each command that speaks to a cluster, as it is called; --name-server comes behind."""
@@ -189,7 +192,7 @@ def test_a_command_of_clusters_says_what_it_needs(command: str) -> None:
     assert "give the address of a name server" in of_line(CALLS[command], 2)
 
 
-@pytest.mark.parametrize("command", sorted(CALLS.keys() - OF_CLUSTERS - {"create-topic"}))
+@pytest.mark.parametrize("command", sorted(CALLS.keys() - OF_CLUSTERS - {"alter-topic", "create-topic"}))
 def test_stores_or_a_cluster_are_named_never_both(command: str, tmp_path: Path) -> None:
     assert "give PATH, or the address of a name server" in of_line(CALLS[command], 2)
     both = [CALLS[command][0], str(tmp_path), *CALLS[command][1:], "--name-server", "h:1"]

@@ -282,7 +282,7 @@ def test_a_topic_is_entered_beside_the_brokers_own(fixture_store: FixtureStore) 
     path = root / "config" / "topics.json"
     before = TopicTable.load(path.read_text("utf-8"))
     told = json.loads(run("create-topic", root, "NewTopic", "--queues", "12", "--perm", "4", "--json"))
-    assert (told["created"], told["readQueueNums"], told["writeQueueNums"], told["perm"]) == (True, 12, 12, 4)
+    assert (told["created"], told["read_queue_nums"], told["write_queue_nums"], told["perm"]) == (True, 12, 12, 4)
     after = TopicTable.load(path.read_text("utf-8"))
     made = after.topics["NewTopic"]
     assert (made.read_queue_count, made.write_queue_count, made.perm, made.topic_filter_type) == (

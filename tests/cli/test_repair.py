@@ -52,9 +52,9 @@ def test_damage_is_reported_for_people_and_for_machines_with_the_command_that_he
     assert report["damage"] == {
         "file": f"{fixture.root}/commitlog/{damage['file']}",
         "position": position,
-        "commitlogOffset": damage["record"],
+        "commitlog_offset": damage["record"],
         "field": "body CRC",
-        "intactRecordsBehind": damage["intactRecordsBehindWithinCheckpoint"],
+        "intact_records_behind": damage["intactRecordsBehindWithinCheckpoint"],
     }
     assert "spark-mq repair" in report["hint"]
     text = run("recover", fixture.root, exit_code=1)
@@ -74,11 +74,11 @@ def test_a_repair_keeps_what_it_cuts(fixture_store: FixtureStore, command: list[
     fixture = fixture_store("damaged")
     damage = damage_of(fixture)
     report = json.loads(run(*command, fixture.root, "--json"))
-    assert (report["logEnd"], report["quarantinedRecords"]) == (damage["record"], damage["intactRecordsBehind"])
+    assert (report["log_end"], report["quarantined_records"]) == (damage["record"], damage["intactRecordsBehind"])
     dumped = [json.loads(line) for line in run("dump", fixture.root, "--java", "--all").splitlines()]
     assert dumped == list(golden_lines(fixture.golden, "message"))
     (listed,) = json.loads(run("quarantine", fixture.root, "--json"))
-    assert (listed["directory"], listed["intactRecords"]) == (report["quarantine"], damage["intactRecordsBehind"])
+    assert (listed["directory"], listed["intact_records"]) == (report["quarantine"], damage["intactRecordsBehind"])
     assert "body CRC" in listed["reason"]
     lines = [json.loads(line) for line in run("quarantine", fixture.root, listed["name"]).splitlines()]
     assert len(lines) == damage["intactRecordsBehind"]
@@ -98,7 +98,7 @@ def test_a_repair_keeps_what_it_cuts(fixture_store: FixtureStore, command: list[
 def test_a_repair_of_a_sound_store_cuts_nothing(fixture_store: FixtureStore) -> None:
     fixture = fixture_store("clean")
     report = json.loads(run("repair", fixture.root, "--json"))
-    assert (report["cutBytes"], report["quarantine"], report["quarantinedRecords"]) == (0, None, 0)
+    assert (report["cut_bytes"], report["quarantine"], report["quarantined_records"]) == (0, None, 0)
     assert json.loads(run("quarantine", fixture.root, "--json")) == []
     assert "nothing was cut" in run("quarantine", fixture.root)
 

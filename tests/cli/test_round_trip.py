@@ -161,8 +161,8 @@ def test_lines_that_are_no_messages_are_refused_with_the_option_that_helps(
 
 def test_a_query_prints_the_lines_of_a_dump(store: Path) -> None:
     (line,) = [one for one in map(json.loads, run("dump", store, "--bodies").splitlines()) if one["keys"] == "k3"]
-    assert json.loads(run("query", store, "--topic", "Kinds", "--key", "k3", "--json", "--bodies")) == [line]
-    assert json.loads(run("query", store, "--topic", "Kinds", "--key", "k3", "--java"))[0]["msgId"] == line["msg_id"]
+    assert json.loads(run("query", store, "--topic", "Kinds", "--key", "k3", "--json")) == line
+    assert json.loads(run("query", store, "--topic", "Kinds", "--key", "k3", "--java"))["msgId"] == line["msg_id"]
 
 
 def test_an_entry_that_leads_to_no_message_is_told_and_no_line(store: Path) -> None:

@@ -105,12 +105,12 @@ def test_the_last_batch_of_each_sink_is_told_and_nothing_is_touched(root: Path) 
         found = status(root)
         holder.release()
     assert found["sinks"] == [
-        {"sinkId": "sink-a", "queryId": "query-a", "lastBatch": 2, "consumerOffsetBatch": 2},
-        {"sinkId": "sink-b", "queryId": "query-c", "lastBatch": 0, "consumerOffsetBatch": 0},
-        {"sinkId": "sink-b", "queryId": "query-b", "lastBatch": 7, "consumerOffsetBatch": None},
+        {"sink_id": "sink-a", "query_id": "query-a", "last_batch": 2, "consumer_offset_batch": 2},
+        {"sink_id": "sink-b", "query_id": "query-c", "last_batch": 0, "consumer_offset_batch": 0},
+        {"sink_id": "sink-b", "query_id": "query-b", "last_batch": 7, "consumer_offset_batch": None},
     ]
     (kept,) = found["intents"]  # under ASYNC_FLUSH the last one, until the log is synced
-    assert (kept["sinkId"], kept["batch"], kept["rows"], kept["finished"]) == ("sink-b", 0, 40, True)
+    assert (kept["sink_id"], kept["batch"], kept["rows"], kept["finished"]) == ("sink-b", 0, 40, True)
     assert (found["orphans"], found["pool"]["files"]) == ([], 2)
     before = files_of(root)
     assert "query-c" in run("sink-status", root)
@@ -137,8 +137,8 @@ def test_what_only_the_consumer_offset_says_is_shown_and_a_person_can_confirm_it
     run("close", root)
     set_offset(root, "sink-a", 5)
     sink, other = status(root)["sinks"]
-    assert sink == {"sinkId": "sink-a", "queryId": None, "lastBatch": None, "consumerOffsetBatch": 4}
-    assert other["lastBatch"] == other["consumerOffsetBatch"] == 4
+    assert sink == {"sink_id": "sink-a", "query_id": None, "last_batch": None, "consumer_offset_batch": 4}
+    assert other["last_batch"] == other["consumer_offset_batch"] == 4
     shown = run("sink-status", root)
     assert "not known" in shown
     assert shown.count("spark-mq confirm-sink") == 1
@@ -148,7 +148,7 @@ def test_what_only_the_consumer_offset_says_is_shown_and_a_person_can_confirm_it
     arguments = ["sink-a", "--last-batch", "4", "--query", "query-a"]
     assert "the last batch in the store is 4" in run("confirm-sink", root, *arguments)
     sink, _ = status(root)["sinks"]
-    assert sink == {"sinkId": "sink-a", "queryId": "query-a", "lastBatch": 4, "consumerOffsetBatch": 4}
+    assert sink == {"sink_id": "sink-a", "query_id": "query-a", "last_batch": 4, "consumer_offset_batch": 4}
     commit(root, batch_rows(4))
     commit(root, batch_rows(5))
     written = [*batch_rows(5).rows, *batch_rows(4, "sink-b", "sink-b").rows]
@@ -164,20 +164,20 @@ def test_closing_finishes_what_was_decided(root: Path) -> None:
     assert (done["batch"], done["finished"], decided["batch"], decided["finished"]) == (0, True, 1, False)
     assert "the next opening for writing finishes it" in run("sink-status", root)
     told = json.loads(run("close", root, "--json"))
-    assert (told["finishedBatches"], told["wasClean"], told["cutBytes"]) == (1, False, 0)
+    assert (told["finished_batches"], told["was_clean"], told["cut_bytes"]) == (1, False, 0)
     assert bodies_of(root) == sorted(row.body for number in (0, 1) for row in batch_rows(number).rows)
     found = status(root)
-    assert (found["sinks"][0]["lastBatch"], found["intents"], found["orphans"]) == (1, [], [])
+    assert (found["sinks"][0]["last_batch"], found["intents"], found["orphans"]) == (1, [], [])
     assert not (root / "abort").exists()
     assert verify_store(str(root)).findings == ()
-    assert json.loads(run("close", root, "--json"))["wasClean"] is True
+    assert json.loads(run("close", root, "--json"))["was_clean"] is True
     assert "closed" in run("close", root)
 
 
 def test_recovering_finishes_it_too(root: Path) -> None:
     commit(root, batch_rows(0))
     decide(root, batch_rows(1))
-    assert json.loads(run("recover", root, "--json"))["finishedBatches"] == 1
+    assert json.loads(run("recover", root, "--json"))["finished_batches"] == 1
     assert len(bodies_of(root)) == 80
 
 

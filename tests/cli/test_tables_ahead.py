@@ -109,6 +109,7 @@ _DOES_NOT_OPEN = {
     ),  # the commit is of rows that are not there
     *(
         "command create-topic",
+        "command alter-topic",
         "command sink-status --remove-orphans",
         "commitOffsets",
         "command bind-log",
@@ -155,7 +156,7 @@ def test_a_command_says_how_many_and_from_where_to_where(cut_store: Path, tmp_pa
     text = CliRunner().invoke(app, [command, str(copies[0] / "store")]).stdout
     assert "lowered: group G of T queue 0 from 9 to 2" in text
     assert text.count("lowered: ") == 10
-    found = json.loads(CliRunner().invoke(app, [command, str(copies[1] / "store"), "--json"]).stdout)["loweredOffsets"]
+    found = json.loads(CliRunner().invoke(app, [command, str(copies[1] / "store"), "--json"]).stdout)["lowered_offsets"]
     assert len(found) == 10
     assert {"file": "delayOffset.json", "name": "delay level 18", "before": 8, "after": 1} in found
 

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
+from storage.epoch_times import current_time_ms
 from tests.support.java_broker import Oracle, RunningBroker
 from tests.support.places import PROJECT
 
@@ -76,7 +77,7 @@ class Live:
 
 
 def by_queue(entries: list[dict[str, Any]], *names: str) -> dict[int, tuple[Any, ...]]:
-    return {entry["queueId"]: tuple(entry[name] for name in names) for entry in entries}
+    return {entry["queue_id"]: tuple(entry[name] for name in names) for entry in entries}
 
 
 # Reading: the same words as for the store behind it.
@@ -88,7 +89,7 @@ def by_queue(entries: list[dict[str, Any]], *names: str) -> dict[int, tuple[Any,
         ("dump", "--topic", TOPIC),
         ("dump", "--topic", TOPIC, "--bodies", "--from", "10", "--to", "20"),
         ("dump", "--topic", TOPIC, "--queue-id", "1", "--limit", "7"),
-        ("query", "--topic", TOPIC, "--key", "key7", "--json", "--bodies"),
+        ("query", "--topic", TOPIC, "--key", "key7", "--json"),
         ("query", "--topic", TOPIC, "--key", "key7"),
         ("offset-by-time", "--topic", TOPIC, "--time", "2020-01-01", "--json"),
         ("offset-by-time", "--topic", TOPIC, "--time", "2020-01-01", "--json", "--upper"),
@@ -110,11 +111,11 @@ def test_a_dump_is_what_the_java_producer_sent(live: Live, sent: list[dict[str, 
 
 def test_messages_are_found_by_both_of_their_ids(live: Live, sent: list[dict[str, Any]]) -> None:
     one = sent[COUNT // 2]
-    (by_unique_key,) = live.json("query", "--topic", TOPIC, "--unique-key", one["msgId"])
-    assert live.json("query", "--msg-id", one["offsetMsgId"]) == [by_unique_key]
+    (by_unique_key,) = live.lines("query", "--json", "--topic", TOPIC, "--unique-key", one["msgId"])
+    assert live.lines("query", "--json", "--msg-id", one["offsetMsgId"]) == [by_unique_key]
     assert (by_unique_key["queue_id"], by_unique_key["queue_offset"]) == (one["queueId"], one["queueOffset"])
     elsewhere = one["offsetMsgId"][:-16] + f"{int(one['offsetMsgId'][-16:], 16) + 1:016X}"
-    assert live.json("query", "--msg-id", elsewhere) == []
+    assert live.lines("query", "--json", "--msg-id", elsewhere) == []
 
 
 def test_topics_are_those_of_mqadmin_with_their_offsets(live: Live, tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_topics_are_those_of_mqadmin_with_their_offsets(live: Live, tmp_path: Pa
     assert {(line[0],) for line in live.mqadmin(tmp_path, "topicList")} <= {(entry["topic"],) for entry in told}
     (entry,) = [entry for entry in told if entry["topic"] == TOPIC]
     status = {int(line[1]): (int(line[2]), int(line[3])) for line in live.topic_status(tmp_path, TOPIC)}
-    assert by_queue(entry["queues"], "minOffset", "maxOffset") == status
+    assert by_queue(entry["queues"], "min_offset", "max_offset") == status
     (stored,) = [entry for entry in json.loads(live.of_store("topics", "--json")) if entry["topic"] == TOPIC]
     assert entry == stored
 
@@ -130,7 +131,7 @@ def test_topics_are_those_of_mqadmin_with_their_offsets(live: Live, tmp_path: Pa
 def test_brokers_are_those_of_mqadmin(live: Live, tmp_path: Path) -> None:
     (told,) = live.json("brokers")
     (line,) = [words for words in live.mqadmin(tmp_path, "clusterList") if words[0] == "LabCluster"]
-    assert [told["cluster"], told["brokerName"], str(told["brokerId"]), told["address"], told["version"]] == line[:5]
+    assert [told["cluster"], told["broker_name"], str(told["broker_id"]), told["address"], told["version"]] == line[:5]
 
 
 # A group.
@@ -140,20 +141,43 @@ def test_a_group_consumes_what_is_sent_and_lag_agrees_with_mqadmin(live: Live, t
     group = "CommandGroup"
     first = live.lines("consume", "--topic", TOPIC, "--group", group, "--limit", "40", "--bodies")
     assert len(first) == 40
-    lag = [line for line in live.json("lag", "--group", group) if line["topic"] == TOPIC]
+    lag = [line for line in live.json("lag", "--queues", "--group", group) if line["topic"] == TOPIC]
     progress = [words for words in live.mqadmin(tmp_path, "consumerProgress", "-g", group) if words[0] == TOPIC]
-    assert by_queue(lag, "maxOffset", "nextOffset", "rows") == {
+    assert by_queue(lag, "broker_offset", "group_offset", "lag") == {
         int(words[2]): (int(words[3]), int(words[4]), int(words[5])) for words in progress
     }
-    assert sum(line["rows"] for line in lag) == COUNT - 40
+    assert sum(line["lag"] for line in lag) == COUNT - 40
+    assert_ages_are_those_of_the_first_unread_messages(live, group)
     rest = live.lines("consume", "--topic", TOPIC, "--group", group, "--wait", "3s", "--bodies")
     places = [(line["queue_id"], line["queue_offset"]) for line in first + rest]
     assert len(places) == len(set(places)) == COUNT
     assert [
-        (line["rows"], line["timeMs"]) for line in live.json("lag", "--group", group) if line["topic"] == TOPIC
+        (line["lag"], line["oldest_unread_ms"])
+        for line in live.json("lag", "--queues", "--group", group)
+        if line["topic"] == TOPIC
     ] == [(0, 0)] * 3
     (entry,) = live.json("groups", "--group", group)
-    assert (entry["rows"], entry["clients"], TOPIC in entry["topics"]) == (0, [], True)
+    assert (entry["lag"], entry["clients"], TOPIC in entry["topics"]) == (0, [], True)
+
+
+def assert_ages_are_those_of_the_first_unread_messages(live: Live, group: str) -> None:
+    """Asked for the group (208, 14, 303) and for all groups (317, 43, 303) alike."""
+    stored_ms = {
+        (line["queue_id"], line["queue_offset"]): line["store_timestamp"]
+        for line in live.lines("dump", "--topic", TOPIC)
+    }
+    for words in (("--group", group), ()):
+        before_ms = current_time_ms()
+        lines = live.json("lag", "--queues", "--topic", TOPIC, *words)
+        after_ms = current_time_ms()
+        own = [line for line in lines if line["group"] == group]
+        assert sum(line["lag"] for line in own) == COUNT - 40
+        for line in own:
+            if line["lag"]:
+                since_ms = stored_ms[line["queue_id"], line["group_offset"]]
+                assert before_ms - since_ms <= line["oldest_unread_ms"] <= after_ms - since_ms
+            else:
+                assert line["oldest_unread_ms"] == 0
 
 
 def test_a_group_is_set_back_as_a_dry_run_says(live: Live) -> None:
@@ -162,17 +186,41 @@ def test_a_group_is_set_back_as_a_dry_run_says(live: Live) -> None:
     text = live.run(*words, "earliest", exit_code=1)
     assert text.startswith(f"error: there is no group {group}")
     assert len(live.lines("consume", "--topic", TOPIC, "--group", group, "--limit", str(COUNT))) == COUNT
-    ends = by_queue(live.json("lag", "--group", group), "nextOffset")
+    ends = by_queue(live.json("lag", "--queues", "--group", group), "group_offset")
     planned = live.json(*words, "earliest", "--dry-run")
     assert by_queue(planned, "before", "after", "done") == {queue: (end, 0, False) for queue, (end,) in ends.items()}
-    assert by_queue(live.json("lag", "--group", group), "nextOffset") == ends
+    assert by_queue(live.json("lag", "--queues", "--group", group), "group_offset") == ends
     assert [step | {"done": False} for step in live.json(*words, "earliest")] == planned
-    assert {offset for (offset,) in by_queue(live.json("lag", "--group", group), "nextOffset").values()} == {0}
+    assert {
+        offset for (offset,) in by_queue(live.json("lag", "--queues", "--group", group), "group_offset").values()
+    } == {0}
     live.run(*words, "latest")
-    assert by_queue(live.json("lag", "--group", group), "nextOffset") == ends
+    assert by_queue(live.json("lag", "--queues", "--group", group), "group_offset") == ends
 
 
 # Writing.
+
+
+def test_a_topic_is_changed_and_deleted_as_mqadmin_sees_it(live: Live, tmp_path: Path) -> None:
+    live.run("create-topic", "Altered", "--queues", "2")
+    (done,) = live.json("alter-topic", "Altered", "--queues", "3")
+    assert (done["changed"], done["before"]["read_queue_nums"], done["read_queue_nums"], done["perm"]) == (
+        True,
+        2,
+        3,
+        6,
+    )
+    assert [line[1] for line in live.topic_status(tmp_path, "Altered")] == ["0", "1", "2"]
+    (again,) = live.json("alter-topic", "Altered", "--queues", "3")
+    assert not again["changed"]
+    page = live.run("report")
+    assert TOPIC in page
+    assert "Altered" in page
+    assert live.json("delete-topic", "Altered", "--yes")["messages"] == 0
+    assert ["Altered"] not in [line[:1] for line in live.mqadmin(tmp_path, "topicList")]
+    assert "there is no topic Altered" in live.run("alter-topic", "Altered", "--perm", "4", exit_code=1)
+    for topic in ("TBW102", "broker-lab", "LabCluster"):
+        assert "RocketMQ's own" in live.run("delete-topic", topic, "--yes", exit_code=1)
 
 
 def test_a_topic_is_made_once_and_what_is_sent_to_it_is_there(live: Live, tmp_path: Path) -> None:
@@ -259,5 +307,5 @@ def test_following_prints_what_is_sent_and_ends_with_a_signal(
         finally:
             process.kill()
     if "--group" in words:
-        (line,) = [line for line in live.json("lag", "--group", words[4]) if line["topic"] == "Followed"]
-        assert (line["nextOffset"], line["rows"]) == (before + 1, 0)
+        (line,) = [line for line in live.json("lag", "--queues", "--group", words[4]) if line["topic"] == "Followed"]
+        assert (line["group_offset"], line["lag"]) == (before + 1, 0)

@@ -60,7 +60,7 @@ def test_each_letter_is_replayed_once_also_by_a_run_that_is_killed_between(
     broker: RunningBroker, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     code, told = ran(broker, capsys, "--dry-run")
-    assert (code, told["wouldReplay"], told["nameServer"]) == (0, {TOPIC: COUNT}, broker.name_server)
+    assert (code, told["would_replay"], told["name_server"]) == (0, {TOPIC: COUNT}, broker.name_server)
     killed = in_a_process(broker, "--group", GROUP, **{ENVIRONMENT: "replay-amid-copies:2"})
     assert killed.returncode not in (0, 1, 2, 75), killed.stderr
     assert ran(broker, capsys)[1]["results"] == {"replayed": COUNT - 2}
@@ -70,7 +70,7 @@ def test_each_letter_is_replayed_once_also_by_a_run_that_is_killed_between(
     with closing(ClusterLetters(another, GROUP)) as letters, letters.locked():
         code, told = ran(broker, capsys, "--again")
     assert code == 75
-    assert "replays dead letters of Failing" in told["nothingDone"]
+    assert "replays dead letters of Failing" in told["nothing_done"]
 
 
 def test_a_copy_in_the_retry_topic_comes_to_the_failing_group_alone(
@@ -106,7 +106,7 @@ def test_the_audit_says_what_became_of_the_letters_of_a_run_that_was_killed(
     assert json.loads(followed.stdout)["results"] == {"replayed": COUNT - 2}
     assert set(copies_of(tmp_path, broker, AUDITED_TOPIC).values()) == {2}
     dry = in_a_process(broker, *words, "--dry-run")
-    assert json.loads(dry.stdout)["wouldReplay"] == {}
+    assert json.loads(dry.stdout)["would_replay"] == {}
 
 
 def in_a_process(broker: RunningBroker, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -113,7 +113,7 @@ class Command:
     def are_known(self, *broker_names: str) -> bool:
         """Whether these brokers are registered, and answer: Apache's fail at first, while they have no figures yet."""
         result = CliRunner().invoke(app, ["brokers", *self._given, "--json"])
-        return result.exit_code == 0 and [each["brokerName"] for each in json.loads(result.stdout)] == [*broker_names]
+        return result.exit_code == 0 and [each["broker_name"] for each in json.loads(result.stdout)] == [*broker_names]
 
     def json(self, *words: str, stdin: str = "") -> Any:
         return json.loads(self.run(*words, "--json", stdin=stdin))
@@ -129,14 +129,14 @@ def command_round(command: Command, topic: str) -> None:
     assert command.json("create-topic", topic, "--queues", "1")["created"]
     command.run("produce", "--topic", topic, stdin="a\nb\nc\n")
     (told,) = [each for each in command.json("topics") if each["topic"] == topic]
-    assert [(each["minOffset"], each["maxOffset"]) for each in told["queues"]] == [(0, 3)]
+    assert [(each["min_offset"], each["max_offset"]) for each in told["queues"]] == [(0, 3)]
     dumped = command.lines("dump", "--topic", topic, "--bodies")
     assert sorted(line["body"] for line in dumped) == ["a", "b", "c"]
     one = dumped[1]
-    found = command.json("query", "--topic", topic, "--unique-key", one["unique_key"])
+    found = command.lines("query", "--json", "--topic", topic, "--unique-key", one["unique_key"])
     assert [each["queue_offset"] for each in found] == [1]
     (place,) = command.json("offset-by-time", "--topic", topic, "--time", "2020-01-01")
-    assert place["offset"] == 0
+    assert place["queue_offset"] == 0
     consumed = command.lines("consume", "--topic", topic, "--group", group, "--limit", "3", "--bodies")
     assert sorted(line["body"] for line in consumed) == ["a", "b", "c"]
     assert _lag(command, group, topic) == [(3, 0)]
@@ -145,11 +145,14 @@ def command_round(command: Command, topic: str) -> None:
         step["after"] for step in command.json("reset-offset", "--group", group, "--topic", topic, "--to", "earliest")
     ] == [0]
     assert _lag(command, group, topic) == [(0, 3)]
+    (of_all,) = [each for each in command.json("lag", "--topic", topic) if each["group"] == group]
+    assert (of_all["lag"], of_all["unknown_queues"]) == (3, 0)
+    assert of_all["oldest_unread_ms"] > 0
 
 
 def _lag(command: Command, group: str, topic: str) -> list[tuple[int, int]]:
-    lines = command.json("lag", "--group", group)
-    return [(line["nextOffset"], line["rows"]) for line in lines if line["topic"] == topic]
+    lines = command.json("lag", "--queues", "--group", group)
+    return [(line["group_offset"], line["lag"]) for line in lines if line["topic"] == topic]
 
 
 class AlwaysCommit:

@@ -1,0 +1,155 @@
+"""alter-topic and delete-topic: what is named changes, the rest stays; what is RocketMQ's own is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from spark_mq.cli import app
+from spark_mq.client.admin import Admin, NewTopic
+from spark_mq.client.errors import TopicRouteNotFoundError
+from spark_mq.client.message import Message, MessageQueue
+from spark_mq.client.producer import Producer
+from storage import open_store
+from storage.names import is_system_topic
+from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
+from tests.broker_server.own_cluster import OwnCluster, own_cluster
+from tests.support.commands import json_of, run
+from tests.support.java_broker import wait_until
+
+
+def topics_of(root: Path) -> dict[str, TopicConfig]:
+    return dict(TopicTable.load((root / "config" / TOPICS_FILE).read_text("utf-8")).topics)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    with open_store(path, read_only=False, create=True) as store:
+        store.put("orders", b"x", queue_id=0, queue_count=4)
+    return path
+
+
+# In a store
+
+
+def test_what_is_named_changes_and_the_rest_of_the_entry_stays(root: Path) -> None:
+    before = topics_of(root)
+    (done,) = json_of("alter-topic", root, "orders", "--perm", "4")
+    assert done == {
+        "store": str(root),
+        "topic": "orders",
+        "changed": True,
+        "before": {"read_queue_nums": 4, "write_queue_nums": 4, "perm": 6},
+        "read_queue_nums": 4,
+        "write_queue_nums": 4,
+        "perm": 4,
+    }
+    assert topics_of(root) == before | {"orders": replace(before["orders"], perm=4)}
+    run("alter-topic", root, "orders", "--read-queues", "8", "--write-queues", "2")
+    changed = topics_of(root)["orders"]
+    assert (changed.read_queue_count, changed.write_queue_count, changed.perm) == (8, 2, 4)
+    assert "is so already" in run("alter-topic", root, "orders", "--perm", "4")
+    with open_store(root) as store:
+        assert store.max_offset("orders", 0) == 1
+
+
+def test_a_change_that_names_nothing_or_two_things_is_refused(root: Path) -> None:
+    assert "say what to change" in run("alter-topic", root, "orders", exit_code=2)
+    refused = run("alter-topic", root, "orders", "--queues", "3", "--read-queues", "2", exit_code=2)
+    assert "give --queues, or --read-queues and --write-queues" in refused
+
+
+@pytest.mark.parametrize("topic", ["TBW102", "SCHEDULE_TOPIC_XXXX", "%RETRY%group", "rmq_sys_wheel_timer"])
+def test_rocketmqs_own_topics_are_not_changed(root: Path, topic: str) -> None:
+    before = (root / "config" / TOPICS_FILE).read_bytes()
+    assert "is illegal" in run("alter-topic", root, topic, "--perm", "0", exit_code=1)
+    assert (root / "config" / TOPICS_FILE).read_bytes() == before
+
+
+def test_a_topic_that_is_not_there_is_named_with_the_nearest_that_users_have(root: Path) -> None:
+    refused = run("alter-topic", root, "order", "--perm", "4", exit_code=1)
+    assert "there is no topic order" in refused
+    assert "did you mean orders?" in refused
+
+
+@pytest.mark.parametrize("command", [["dump"], ["topics"], ["lag"], ["offset-by-time", "--time", "0"]])
+@pytest.mark.parametrize("name", ["TBW103", "TBW10", "RMQ_SYS_TRACE_TOPICS", "SCHEDULE_TOPIC", "BenchmarkTests"])
+def test_no_system_topic_is_suggested(pristine_store: Any, command: list[str], name: str) -> None:
+    refused = run(command[0], pristine_store("clean").root, "--topic", name, *command[1:], exit_code=1)
+    assert f"there is no topic {name}" in refused
+    suggested = re.findall(r"did you mean (\S+)\?", refused)
+    assert not [one for one in suggested if is_system_topic(one, broker_name="broker-lab", cluster_name="LabCluster")]
+
+
+def test_the_queues_of_an_ordered_topic_are_not_changed_here(root: Path) -> None:
+    with open_store(root, read_only=False) as store:
+        store.save_topic(replace(topics_of(root)["orders"], order=True))
+    assert "is ordered" in run("alter-topic", root, "orders", "--queues", "9", exit_code=1)
+    run("alter-topic", root, "orders", "--perm", "4")
+    assert topics_of(root)["orders"].order
+
+
+# In a cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnCluster]:
+    with own_cluster(tmp_path_factory.mktemp("topics")) as running:
+        yield running
+
+
+@pytest.mark.slow
+def test_a_topic_of_a_cluster_is_changed_and_then_deleted(cluster: OwnCluster) -> None:
+    at = ("-n", cluster.name_server)
+    with Admin(cluster.settings) as admin:
+        admin.create_topic(NewTopic("Changing", 2, 2, attributes={"message.type": "FIFO"}))
+        wait_until(lambda: "Changing" in admin.topics(), "the topic is registered")
+        (done,) = json_of("alter-topic", "Changing", "--queues", "3", *at)
+        assert (done["broker_name"], done["changed"], done["read_queue_nums"]) == ("own", True, 3)
+        (found,) = admin.topic_config("Changing").values()
+        assert (found.read_queue_count, found.write_queue_count, found.perm) == (3, 3, 6)
+        assert found.attributes == {"message.type": "FIFO"}, "what is not named stays"
+        with Producer(cluster.settings, "Senders") as producer:
+            producer.send(Message("Changing", b"x"), MessageQueue("Changing", "own", 2))
+        assert "say --yes" in run("delete-topic", "Changing", *at, exit_code=2)
+        assert "Changing" in admin.topics()
+        done = json_of("delete-topic", "Changing", "--yes", *at)
+        assert done == {"topic": "Changing", "brokers": ["own"], "messages": 1}
+        with pytest.raises(TopicRouteNotFoundError):
+            admin.route("Changing")
+        assert "there is no topic Changing" in run("delete-topic", "Changing", "--yes", *at, exit_code=1)
+
+
+@pytest.mark.slow
+def test_a_system_topic_of_a_cluster_is_refused(cluster: OwnCluster) -> None:
+    at = ("-n", cluster.name_server)
+    for topic in ("TBW102", "own", "DefaultCluster"):
+        assert "RocketMQ's own" in run("delete-topic", topic, "--yes", *at, exit_code=1)
+        assert "is illegal" in run("alter-topic", topic, "--perm", "4", *at, exit_code=1)
+
+
+@pytest.mark.slow
+def test_lag_and_report_of_a_cluster_have_what_the_broker_holds(cluster: OwnCluster, tmp_path: Path) -> None:
+    at = ("-n", cluster.name_server)
+    cluster.make_topic("Reported", 1)
+    lines = "a\nb\nc\n"
+    assert CliRunner().invoke(app, ["produce", "--topic", "Reported", *at], input=lines).exit_code == 0
+    consumed = ["consume", "--topic", "Reported", "--group", "Readers", "--limit", "1", *at, "-f", r"%t:%o:%s\n"]
+    assert run(*consumed) == "Reported:0:a\n"
+    (line,) = [each for each in json_of("lag", *at, "--topic", "Reported") if each["group"] == "Readers"]
+    assert (line["lag"], line["unknown_queues"]) == (2, 0)
+    assert line["oldest_unread_ms"] >= 0
+    assert run("lag", *at, "--topic", "Reported", "--fail-above", "1", exit_code=1)
+    page = tmp_path / "report.html"
+    run("report", *at, "-o", page)
+    text = page.read_text("utf-8")
+    assert "Reported" in text
+    assert "Readers" in text
+    assert cluster.address in text
