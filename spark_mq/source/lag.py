@@ -72,7 +72,7 @@ def sources_without_latest(progress: StreamingQueryProgress) -> list[int]:
     return [
         number
         for number, source in enumerate(progress.sources)
-        if _own_offsets(_loads(source.endOffset)) is not None and not _is_latest(_loads(source.latestOffset))
+        if position_of(source.endOffset) is not None and not _is_latest(_loads(source.latestOffset))
     ]
 
 
@@ -220,7 +220,7 @@ def latest_offset_json(
 
 
 def _lags(end_text: str | None, latest_text: str | None) -> list[QueueLag]:
-    ends, document = _own_offsets(_loads(end_text)), _loads(latest_text)
+    ends, document = position_of(end_text), _loads(latest_text)
     if ends is None:
         return []
     latest, unread = QueueOffsets(), {}
@@ -250,6 +250,11 @@ def _lag(queue: QueueId, end: QueueOffset | None, latest: QueueOffset | None, un
 def _unread(tree: Mapping[str, Any], queue: QueueId) -> Unread | None:
     leaf = tree.get(queue.topic, {}).get(queue.broker_name, {}).get(str(queue.queue_id))
     return None if leaf is None else Unread(leaf["from"], leaf["bytes"])
+
+
+def position_of(text: str | None) -> QueueOffsets | None:
+    """A source's position by an offset of its progress; None where there is none, or the source is another one."""
+    return _own_offsets(_loads(text))
 
 
 def _loads(text: str | None) -> Any:

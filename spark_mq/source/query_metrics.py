@@ -13,7 +13,6 @@ An unknown value is null, never 0. A query over other sources has its rates, and
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from weakref import WeakKeyDictionary
 from spark_mq.prometheus import queries as names
 from spark_mq.prometheus.metric import Family, family
 from spark_mq.prometheus.page import Page, ServedPage
-from spark_mq.source.lag import ENTRIES_A_LOOK, total_lag
+from spark_mq.source.lag import ENTRIES_A_LOOK, position_of, total_lag
 from spark_mq.source.listener import LagListener, LagReport, source_options
 from spark_mq.source.offsets import QueueId, QueueOffsets
 from spark_mq.source.options import SourceOptions
@@ -72,7 +71,7 @@ class QueryFigures(NamedTuple):
     input_rows_per_second: float | None
     processed_rows_per_second: float | None
     processed_bytes_per_second: float | None
-    """Bytes of records of the last batch, by its duration. Of stores; a running cluster does not say sizes."""
+    """Bytes of the last batch's records, by its duration. Of stores; a running cluster does not say sizes. None for the first batch."""
     lag_rows: int | None
     lag_bytes: int | None
     oldest_unread_ms: int | None
@@ -114,6 +113,8 @@ class _Query:
         self.progress: StreamingQueryProgress | None = None
         self.failures = 0
         self.last_failure: _Failure | None = None
+        self.trouble: str | None = None
+        """Why its lag could not be looked at last."""
         self.readers: list[StreamReader | None] | None = None
         """Of each source, to look with; None of one that is not ours, and in place of all where they cannot be made."""
 
@@ -258,7 +259,9 @@ class QueryMetrics(LagListener):
                 ]
                 known = looked or [_UNKNOWN]
             except Exception as error:  # the other figures are shown all the same
-                _LOG.warning("query %s: its lag is that of its last batch: %s", query.name or query.query_id, error)
+                if query.trouble != (text := str(error)):
+                    _LOG.warning("query %s: its lag is that of its last batch: %s", query.name or query.query_id, text)
+                query.trouble = text
                 query.close()
         columns = zip(*known, strict=True)
         rows, sizes, ages, of_batch = (list(column) for column in columns)
@@ -300,15 +303,14 @@ def _look(reader: StreamReader, start_text: str | None, end_text: str | None) ->
     """One source, by what its store or cluster has now. Raises the named conditions."""
     cluster = reader.cluster
     cluster.refresh()
-    end = QueueOffsets.from_json_dict(json.loads(end_text or "{}"))
-    start = None if start_text in (None, "", "null") else QueueOffsets.from_json_dict(json.loads(start_text or "{}"))
-    ends = end.next_offsets()
+    end = position_of(end_text)
+    ends = {} if end is None else end.next_offsets()
     unread = {queue: (ends[queue], most) for queue in ends if (most := cluster.bounds(queue)[1]) > ends[queue]}
     rows = sum(most - first for first, most in unread.values())
     size = None
     if cluster.tells_sizes and rows <= ENTRIES_A_LOOK:
         size = sum(cluster.bytes_between(queue, first, most) for queue, (first, most) in unread.items())
-    return _Behind(rows, size, _oldest_ms(cluster, unread), _batch_bytes(cluster, start, ends))
+    return _Behind(rows, size, _oldest_ms(cluster, unread), _batch_bytes(cluster, position_of(start_text), ends))
 
 
 def _oldest_ms(cluster: QueryCluster, unread: Mapping[QueueId, tuple[int, int]]) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pytest
 from pyspark.sql import Row, SparkSession
@@ -39,6 +40,7 @@ def start(spark: SparkSession, builder: StoreBuilder, tmp_path: Path) -> Iterato
         return query
 
     yield begin
+    (tmp_path / "gate").touch()  # or a batch that hangs would keep its query from stopping
     for query in started:
         query.stop()
 
@@ -107,16 +109,19 @@ def test_a_query_that_failed_keeps_its_error_and_counts_it(
 
 
 def test_a_query_that_was_there_before_the_first_call_is_shown(
-    spark: SparkSession, start: Callable[..., StreamingQuery], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    builder: StoreBuilder,
+    start: Callable[..., StreamingQuery],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from weakref import WeakKeyDictionary
-
     query = start("older")
+    query.processAllAvailable()
+    builder.send_many("Topic", 10)
     query.processAllAvailable()
     monkeypatch.setattr("spark_mq.source.query_metrics._OF_SESSION", WeakKeyDictionary())
     row = row_of(spark, "older")
     assert row is not None
-    assert (row.batch_id, row.num_input_rows, row.lag_rows) == (0, 40, 0)
+    assert (row.batch_id, row.num_input_rows, row.lag_rows) == (1, 10, 0)
     assert row.processed_bytes_per_second > 0
 
 
