@@ -26,6 +26,7 @@ ROW = re.compile(r"^\| `(SPARK_MQ_\w+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
 
 # Names of the same prefix that are no conditions: properties of messages, variables of the environment.
 OTHER_NAMES = {
+    "SPARK_MQ_CONSOLE_TOKEN",
     "SPARK_MQ_KERNELS",
     "SPARK_MQ_SINK",
     "SPARK_MQ_SECRET_KEY",

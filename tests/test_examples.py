@@ -65,6 +65,7 @@ def test_every_program_is_listed_and_tried() -> None:
     assert set(re.findall(r'"(\w+)\.py"', run_all)) == set(PRINTED) == listed - {"local_cluster", "airflow_dag"}
 
 
+@pytest.mark.slow
 def test_the_program_without_a_broker_runs(tmp_path: Path) -> None:
     assert_prints("store_without_broker", run_program("store_without_broker", tmp_path))
 

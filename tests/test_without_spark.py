@@ -49,7 +49,10 @@ NEED_SPARK = {
         f"spark_mq.sink.{name}"
         for name in ("columns", "commit", "direct_writer", "live_sink", "partition_writer", "writers")
     ),
-    *(f"spark_mq.source.{name}" for name in ("batch_reader", "listener", "partition_reader", "stream_reader")),
+    *(
+        f"spark_mq.source.{name}"
+        for name in ("batch_reader", "listener", "partition_reader", "query_metrics", "stream_reader")
+    ),
 }
 """Modules that Spark calls, or that call Spark."""
 

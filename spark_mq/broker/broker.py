@@ -186,7 +186,7 @@ class Broker:
         """What the page of metrics shows."""
         parts = self.parts
         return BrokerGauges(
-            parts.store, parts.clients, parts.offsets, parts.server, metrics, self._messages.half_messages
+            parts.store, parts.clients, parts.offsets, parts.server, metrics, self._messages.halves_without_end
         )
 
     def _configure(self, config: StoreConfig) -> None:

@@ -83,7 +83,7 @@ class MessageHandlers:
         for handler in (self.sender, self.returner, self.ender):
             handler.state = replace(handler.state, is_writable=is_writable)
 
-    def half_messages(self) -> Mapping[str, int]:
+    def halves_without_end(self) -> Mapping[str, int]:
         """Half messages without an end, by their real topic. Raises StateFileError. Java: TransactionMetrics.getTransactionCounts."""
         known = self._store.service.state(METRICS_FILE, TransactionCounts.load) or TransactionCounts()
         counts = dict(known.counts)

@@ -39,7 +39,7 @@ COMMANDS = {
     "topics": Listed(LOOK, "topics.topics", "List topics."),
     "offset-by-time": Listed(LOOK, "topics.offset_by_time", "Find the offset of each queue at a time."),
     "lag": Listed(LOOK, "lag.lag", "Show which consumer groups are behind."),
-    "exporter": Listed(LOOK, "exporter.exporter", "Serve the lag of consumer groups and Spark queries to Prometheus."),
+    "exporter": Listed(LOOK, "exporter.exporter", "Serve the lag of groups and queries to Prometheus."),
     "groups": Listed(LOOK, "cluster.groups", "List the consumer groups of a running cluster."),
     "brokers": Listed(LOOK, "cluster.brokers", "List the brokers of a running cluster."),
     "sink-status": Listed(LOOK, "sinks.sink_status", "Show what Spark sinks have written to a store."),

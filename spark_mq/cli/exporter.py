@@ -172,7 +172,7 @@ def exporter(
     conf: Conf = None,
     connection: Connection = NO_CLUSTER,
 ) -> None:
-    """Serve the lag of consumer groups and Spark queries to Prometheus.
+    """Serve the lag of groups and queries to Prometheus.
 
     Names and labels are those of a broker's own metrics (rocketmq_consumer_lag_messages, rocketmq_consumer_lag_latency_milliseconds).
     The brokers may be Apache's of any release. A scrape looks anew; SIGTERM and Ctrl-C end it.

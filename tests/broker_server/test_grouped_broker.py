@@ -138,6 +138,7 @@ class Commits(TransactionListener):
         return TransactionState.COMMIT
 
 
+@pytest.mark.slow
 def test_the_leader_takes_messages_of_all_kinds_and_each_member_has_them_in_its_queues(tmp_path: Path) -> None:
     with group(tmp_path) as found:
         leader = found.await_master()

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.support.ports import free_ports
 
 from spark_mq.broker.broker_store import BrokerStore
 from spark_mq.broker_server.name_servers import Registration
@@ -16,6 +15,7 @@ from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, read_body, write_body
 from spark_mq.remoting.routes import KvTable, RegisterBrokerBody
+from spark_mq.testing.ports import free_ports
 from tests.broker.peers import BrokerPeers, FakeClock
 from tests.broker.test_broker_duties import running, sent
 from tests.broker_server.test_running_broker import running as broker_running

@@ -29,6 +29,7 @@ CALLS = {
     "close": ["close", "PATH"],
     "create-topic": ["create-topic", "PATH", "T"],
     "dump": ["dump", "PATH"],
+    "exporter": ["exporter", "PATH", "--once"],
     "job": ["job", "verify_store", "PATH"],
     "follow": ["follow", "127.0.0.1:1", "PATH"],
     "lag": ["lag", "PATH"],

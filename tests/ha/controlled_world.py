@@ -160,7 +160,7 @@ class SimulatedBroker(RunningBroker):
         self._configuration, self._service, self._mode, self._member = configuration, service, mode, member
         self._clock = clock
         self._stands_in = self._is_closing = False
-        self.keeper = self._queues = None
+        self.keeper = self._queues = self._page = None
         self.following = None
         self.replication = None
         self.group = None
