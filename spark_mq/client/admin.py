@@ -26,6 +26,7 @@ from spark_mq.client.errors import (
     ClientSettingError,
     MalformedResponseError,
     ResponseError,
+    TopicHalfDeletedError,
     TopicRouteNotFoundError,
     request_text,
 )
@@ -197,11 +198,28 @@ class AsyncAdmin(QueueCalls):
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Beginning, end and last store time of each queue at each broker (202)."""
-        route = await self._instance.route(topic, refresh=True)
-        answers = await self._ask_topic(RequestCode.GET_TOPIC_STATS_INFO, topic, route.read_addresses)
-        code = RequestCode.GET_TOPIC_STATS_INFO
-        bodies = [read_answer_body(TopicStatsTable, answer, address, code) for address, answer in answers]
-        return {queue: offsets for body in bodies for queue, offsets in sorted(body.offset_table.items())}
+        found, errors = await self.known_topic_stats(topic)
+        for error in errors.values():
+            raise error
+        return found
+
+    async def known_topic_stats(self, topic: str) -> tuple[dict[MessageQueue, TopicOffset], dict[str, ClientError]]:
+        """The same of the brokers that answer; and by name why others do not. Raises ClientError if there is no route."""
+        route, code = await self._instance.route(topic, refresh=True), RequestCode.GET_TOPIC_STATS_INFO
+
+        async def at(address: str) -> TopicStatsTable:
+            ((_, answer),) = await self._ask_topic(code, topic, (address,))
+            return read_answer_body(TopicStatsTable, answer, address, code)
+
+        names = sorted(name for name, addresses in route.brokers.items() if addresses)
+        found: dict[MessageQueue, TopicOffset] = {}
+        errors: dict[str, ClientError] = {}
+        for name, outcome in zip(names, await _each_of([at(each) for each in route.read_addresses]), strict=True):
+            if isinstance(outcome, ClientError):
+                errors[name] = outcome
+            else:
+                found.update(sorted(outcome.offset_table.items()))
+        return found, errors
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
         """The topic as each of its brokers holds it (351), by broker name."""
@@ -236,10 +254,18 @@ class AsyncAdmin(QueueCalls):
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete it on the brokers of a cluster, or on all (215), and then at every name server (216).
 
-        A topic that is not there is no error. Brokers do not tell name servers of a deletion.
+        A topic that is not there is no error. Brokers do not tell name servers of a deletion. A broker that is not registered now keeps
+        the topic, and registers it again when it comes back. Raises TopicHalfDeletedError where some brokers have deleted it and
+        others failed; the name servers keep the route then.
         """
         addresses = [address for found in await self._brokers(cluster) for address in found.values()]
-        await all_of([self._delete_at(address, topic) for address in addresses])
+        outcomes = await _each_of([self._delete_at(address, topic) for address in addresses])
+        failed = {address: each for address, each in zip(addresses, outcomes, strict=True) if each is not None}
+        for address, error in failed.items():
+            if len(failed) < len(addresses):
+                done = ", ".join(each for each in addresses if each not in failed)
+                raise TopicHalfDeletedError(topic, done, error, address) from error
+            raise error
         header = DeleteTopicRequest(topic=topic, cluster_name=cluster)
         await self._instance.name_servers.ask_each(make_call(RequestCode.DELETE_TOPIC_IN_NAMESRV, header))
 
@@ -629,6 +655,7 @@ class Admin:
     runtime_info = _waited_for(AsyncAdmin.runtime_info)
     topics = _waited_for(AsyncAdmin.topics)
     topic_stats = _waited_for(AsyncAdmin.topic_stats)
+    known_topic_stats = _waited_for(AsyncAdmin.known_topic_stats)
     topic_config = _waited_for(AsyncAdmin.topic_config)
     create_topic = _waited_for(AsyncAdmin.create_topic)
     delete_topic = _waited_for(AsyncAdmin.delete_topic)
@@ -675,10 +702,19 @@ class Admin:
 
 async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
     """The results of all calls, made at once. Raises the first error, after all have ended."""
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
     results = []
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
+    for outcome in await _each_of(calls):
+        if isinstance(outcome, ClientError):
+            raise outcome
+        results.append(outcome)
+    return results
+
+
+async def _each_of(calls: Iterable[Awaitable[T]]) -> list[T | ClientError]:
+    """The result or the error of each, after all have ended. Raises the first error of another kind."""
+    results: list[T | ClientError] = []
+    for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, ClientError):
             raise outcome
         results.append(outcome)
     return results
