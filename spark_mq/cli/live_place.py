@@ -16,7 +16,13 @@ from typing import Any, TypeVar
 from spark_mq.cli.message_lines import Unreadable, message_line
 from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, topic_entry
 from spark_mq.client.admin import AsyncAdmin
-from spark_mq.client.errors import ClientError, MalformedResponseError, ResponseError, TopicRouteNotFoundError
+from spark_mq.client.errors import (
+    AccessDeniedError,
+    ClientError,
+    MalformedResponseError,
+    ResponseError,
+    TopicRouteNotFoundError,
+)
 from spark_mq.client.event_loop import run, spawn
 from spark_mq.client.message import MessageQueue, decode_records
 from spark_mq.client.pulls import PullResult, PullStatus
@@ -96,6 +102,9 @@ class LivePlace:
         self._stats.update((topic, found) for topic, (found, _) in zip(topics, answers, strict=True))
         errors = {topic: of_topic for topic, (_, of_topic) in zip(topics, answers, strict=True)}
         by_broker = {name: error for of_topic in errors.values() for name, error in of_topic.items()}
+        for error in by_broker.values():
+            if isinstance(error, AccessDeniedError):  # a broker that answers: the user is wrong
+                raise error
         return self._entries(topics, errors), [error for _, error in sorted(by_broker.items())]
 
     def _entries(self, topics: Sequence[str], errors: Mapping[str, Mapping[str, ClientError]]) -> list[dict[str, Any]]:
@@ -235,12 +244,17 @@ class LivePlace:
             return []
         return [FoundMessage(found.broker_name, found.record)] if found.record.msg_id == msg_id.upper() else []
 
-    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool) -> list[FoundOffset]:
-        return together([partial(self._offset_by_time, queue, time_ms, upper=upper) for queue in self.queues(topic)])
+    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool, with_times: bool = True) -> list[FoundOffset]:
+        queues = self.queues(topic)
+        return together(
+            [partial(self._offset_by_time, queue, time_ms, upper=upper, with_time=with_times) for queue in queues]
+        )
 
-    async def _offset_by_time(self, queue: QueueId, time_ms: int, *, upper: bool) -> FoundOffset:
+    async def _offset_by_time(self, queue: QueueId, time_ms: int, *, upper: bool, with_time: bool) -> FoundOffset:
         place = MessageQueue(self.at_brokers(queue.topic), queue.broker_name, queue.queue_id)
         offset = await self.admin.search_offset(place, time_ms, upper=upper)
+        if not with_time:
+            return FoundOffset(queue, offset, None)
         result = await self.pulled(queue, offset, 1)
         found = decode_records(result.records) if result.status is PullStatus.FOUND else []
         times = [message.store_time_ms for message in found if message.queue_offset == offset]

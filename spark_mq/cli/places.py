@@ -117,8 +117,13 @@ class Place(Protocol):
         """The message of a broker's id. Raises ValueError where it is no such id."""
         ...
 
-    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool) -> Sequence[FoundOffset]:
-        """For each queue, the first offset not stored before the time; with `upper`, the last not stored after it."""
+    def offsets_by_time(
+        self, topic: str, time_ms: int, *, upper: bool, with_times: bool = True
+    ) -> Sequence[FoundOffset]:
+        """For each queue, the first offset not stored before the time; with `upper`, the last not stored after it.
+
+        Without `with_times` the place may leave out the times of what it finds, which take a request each.
+        """
         ...
 
     def groups(self) -> Collection[str]:

@@ -178,7 +178,7 @@ def _size_of(place: Place, topic: str, queues: Sequence[QueueId], starts_ms: Seq
         if newest_ms is None or newest_ms < start_ms:  # nothing came since
             cuts.append({queue: maximum for queue, (_, maximum) in held.items()})
             continue
-        found = place.offsets_by_time(topic, start_ms, upper=False)
+        found = place.offsets_by_time(topic, start_ms, upper=False, with_times=False)
         cuts.append({each.queue: each.queue_offset for each in found})
     days = [DaySize(0, 0)] * (len(starts_ms) + 1)
     for queue, (minimum, maximum) in held.items():

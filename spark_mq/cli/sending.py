@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import typer
@@ -302,9 +303,10 @@ def alter_at_brokers(
             raise CommandError(f"there is no topic {topic}", "spark-mq create-topic makes it") from None
         if route.leaders:
             raise CommandError(f"topic {topic} is static", "mqadmin updateStaticTopic changes its queues")
-        both = {name: (found[name], change(found[name])) for name in masters if name in found}
+        here = {name: replace(found[name], topic=topic) for name in masters if name in found}  # without the namespace
+        both = {name: (present, change(present)) for name, present in here.items()}
         if not both:
-            raise CommandError(f"there is no topic {topic} in cluster {cluster}")
+            raise CommandError(f"no master{'' if cluster is None else f' of cluster {cluster}'} has topic {topic}")
         done: list[str] = []
         for name, (before, wanted) in both.items():
             if wanted == before:

@@ -193,7 +193,7 @@ class StorePlace:
             )
         return messages
 
-    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool) -> list[FoundOffset]:
+    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool, with_times: bool = True) -> list[FoundOffset]:
         found = []
         for name, store in self._stores.items():
             for queue_id in store.queue_ids(topic):

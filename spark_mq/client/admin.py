@@ -196,30 +196,13 @@ class AsyncAdmin(QueueCalls):
         """The names of all topics, or of a cluster's; sorted."""
         return await self._instance.name_servers.topics(cluster)
 
-    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """Beginning, end and last store time of each queue at each broker (202)."""
-        found, errors = await self.known_topic_stats(topic)
-        for error in errors.values():
-            raise error
-        return found
-
-    async def known_topic_stats(self, topic: str) -> tuple[dict[MessageQueue, TopicOffset], dict[str, ClientError]]:
-        """The same of the brokers that answer; and by name why others do not. Raises ClientError if there is no route."""
-        route, code = await self._instance.route(topic, refresh=True), RequestCode.GET_TOPIC_STATS_INFO
-
-        async def at(address: str) -> TopicStatsTable:
-            ((_, answer),) = await self._ask_topic(code, topic, (address,))
-            return read_answer_body(TopicStatsTable, answer, address, code)
-
-        names = sorted(name for name, addresses in route.brokers.items() if addresses)
-        found: dict[MessageQueue, TopicOffset] = {}
-        errors: dict[str, ClientError] = {}
-        for name, outcome in zip(names, await _each_of([at(each) for each in route.read_addresses]), strict=True):
-            if isinstance(outcome, ClientError):
-                errors[name] = outcome
-            else:
-                found.update(sorted(outcome.offset_table.items()))
-        return found, errors
+    async def topic_stats(self, topic: str, *, address: str | None = None) -> dict[MessageQueue, TopicOffset]:
+        """Beginning, end and last store time of each queue (202), at the broker of that address, or at each broker of the topic."""
+        addresses = (address,) if address else (await self._instance.route(topic, refresh=True)).read_addresses
+        answers = await self._ask_topic(RequestCode.GET_TOPIC_STATS_INFO, topic, addresses)
+        code = RequestCode.GET_TOPIC_STATS_INFO
+        bodies = [read_answer_body(TopicStatsTable, answer, address, code) for address, answer in answers]
+        return {queue: offsets for body in bodies for queue, offsets in sorted(body.offset_table.items())}
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
         """The topic as each of its brokers holds it (351), by broker name."""
@@ -229,6 +212,16 @@ class AsyncAdmin(QueueCalls):
         code = RequestCode.GET_TOPIC_CONFIG
         bodies = [read_answer_body(TopicConfig, answer, address, code) for address, answer in answers]
         return dict(zip(names, bodies, strict=True))
+
+    async def known_topic_stats(self, topic: str) -> tuple[dict[MessageQueue, TopicOffset], dict[str, ClientError]]:
+        """As `topic_stats`, of the brokers that answer; and by name why others do not. Raises ClientError if there is no route."""
+        route = await self._instance.route(topic, refresh=True)
+        names = sorted(name for name, addresses in route.brokers.items() if addresses)
+        outcomes = await _each_of([self.topic_stats(topic, address=each) for each in route.read_addresses])
+        by_name = dict(zip(names, outcomes, strict=True))
+        errors = {name: each for name, each in by_name.items() if isinstance(each, ClientError)}
+        found = [each for each in by_name.values() if not isinstance(each, ClientError)]
+        return {queue: offsets for each in found for queue, offsets in each.items()}, errors
 
     async def create_topic(self, new: NewTopic, *, cluster: str | None = None, address: str | None = None) -> None:
         """Make the topic, or change it, on one broker, on a cluster's masters, or on all masters (17).

@@ -10,6 +10,7 @@ from spark_mq.cli.live_place import LivePlace
 from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import ClientError, RequestTimeoutError, ResponseError
 from spark_mq.client.message import MessageQueue
+from spark_mq.client.pulls import PullResult, PullStatus
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting.administration import TopicOffset
@@ -52,6 +53,29 @@ def test_a_broker_that_does_not_answer_is_named_once_and_the_others_are_shown(mo
             place.topic_entries()
         errors["b"] = ResponseError(17, None, "b:1", "GET_TOPIC_STATS_INFO", "T")
         assert place.known_entries()[1] == [], "a topic that it has not is no failure"
+    finally:
+        place.close()
+
+
+def test_a_place_of_a_time_costs_a_pull_only_where_its_time_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled: list[QueueId] = []
+
+    async def search(_: AsyncAdmin, queue: MessageQueue, time_ms: int, *, upper: bool) -> int:
+        return 7
+
+    async def pull(queue: QueueId, *_: object) -> PullResult:
+        pulled.append(queue)
+        return PullResult(PullStatus.NO_NEW_MESSAGE, 7, 0, 7, b"")
+
+    place = LivePlace(ClientSettings(("127.0.0.1:1",)))
+    queue = QueueId("T", "a", 0)
+    monkeypatch.setattr(AsyncAdmin, "search_offset", search)
+    monkeypatch.setattr(place, "queues", lambda _: [queue])
+    monkeypatch.setattr(place, "pulled", pull)
+    try:
+        for with_times in (False, True):
+            (found,) = place.offsets_by_time("T", 1, upper=False, with_times=with_times)
+            assert (found.queue, found.queue_offset, pulled) == (queue, 7, [queue] * with_times)
     finally:
         place.close()
 

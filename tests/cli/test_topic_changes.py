@@ -202,6 +202,11 @@ def test_a_topic_of_a_cluster_is_changed_and_then_deleted(cluster: OwnCluster) -
         assert found.attributes == {"message.type": "FIFO"}, "what is not named stays"
         with Producer(cluster.settings, "Senders") as producer:
             producer.send(Message("Changing", b"x"), MessageQueue("Changing", "own", 2))
+        admin.create_topic(NewTopic("ns%Changing", 2, 2))
+        wait_until(lambda: "ns%Changing" in admin.topics(), "the topic is registered")
+        (named,) = json_of("alter-topic", "Changing", "--queues", "3", "--namespace", "ns", *at)
+        assert (named["topic"], named["changed"]) == ("Changing", True), "a namespace is no part of a name"
+        assert admin.topic_config("ns%Changing")["own"].read_queue_count == 3
         assert "say --yes" in run("delete-topic", "Changing", *at, exit_code=2)
         assert "Changing" in admin.topics()
         done = json_of("delete-topic", "Changing", "--yes", *at)
