@@ -196,13 +196,16 @@ def refuse_in_store(root: str, topic: str, conf: str | None) -> NoReturn:
 
 
 def _changed(named: Mapping[str, int], topic: TopicConfig) -> TopicConfig:
-    """Raises CommandError for the numbers of queues of an ordered topic."""
+    """Raises CommandError for the numbers of queues of an ordered topic, and where queues would be written until nobody reads them."""
     changes: dict[str, Any] = dict(named)
     wanted = replace(topic, **changes)
     counts = (topic.read_queue_count, topic.write_queue_count), (wanted.read_queue_count, wanted.write_queue_count)
     if topic.order and counts[0] != counts[1]:
         text = f"topic {topic.topic} is ordered: name servers know its numbers of queues, too"
         raise CommandError(text, "mqadmin updateTopic -o true changes both")
+    if all(now < before for before, now in zip(*counts, strict=True)):
+        text = f"topic {topic.topic} would lose queues with what is unread there: it has {shape_in_words(topic)}"
+        raise CommandError(text, "lower --write-queues first, and --read-queues when the other queues are read")
     return wanted
 
 
@@ -233,8 +236,7 @@ def delete_topic(
 
     The brokers forget the topic, its queues, and the offsets of all groups in it; the name servers forget its route. Messages stay in
     the brokers' logs until they expire, and no consumer gets them. The command shows how many messages are unread before it asks. A
-    broker that is not registered now keeps the topic, and brings it back.
-    RocketMQ's own topics are refused.
+    broker that is not registered now keeps the topic, and brings it back. RocketMQ's own topics are refused.
     """
     from spark_mq.cli.live_place import LivePlace  # the other commands need no client for a store
     from spark_mq.client.admin import brokers_of

@@ -16,6 +16,7 @@ the others are unknown until a later look.
 
 Rare: a queue that is read and not written any more is asked for its end (30), because 317 counts the written ones at Apache's brokers.
 A query's queues are asked for their ends (30), and, where they are behind, for their oldest unread message (a pull).
+Not counted: the routes of topics that this client asks for the first time.
 
 Java: AdminBrokerProcessor (fetchAllConsumeStatsInBroker, getAllConsumerOffset, getConsumeStats, queryConsumeTimeSpan).
 """

@@ -96,6 +96,16 @@ def test_no_system_topic_is_suggested(pristine_store: Any, command: list[str], n
     assert not [one for one in suggested if is_system_topic(one, broker_name="broker-lab", cluster_name="LabCluster")]
 
 
+def test_queues_are_not_taken_away_before_they_can_be_read_to_their_end(root: Path) -> None:
+    before = topics_of(root)["orders"]
+    fewer = str(before.read_queue_count - 1)
+    assert "lower --write-queues first" in run("alter-topic", root, "orders", "--queues", fewer, exit_code=1)
+    assert topics_of(root)["orders"] == before
+    run("alter-topic", root, "orders", "--write-queues", fewer)
+    run("alter-topic", root, "orders", "--read-queues", fewer)
+    assert topics_of(root)["orders"].read_queue_count == int(fewer)
+
+
 def test_the_queues_of_an_ordered_topic_are_not_changed_here(root: Path) -> None:
     with open_store(root, read_only=False) as store:
         store.save_topic(replace(topics_of(root)["orders"], order=True))
