@@ -375,7 +375,8 @@ def consume(
 
     The group is one of a running cluster, and the lines are those of dump. A printed message is consumed: its offset is stored after
     the line was written. If the command is killed between the two, the group gets the message once more. The group's members share
-    the queues. SIGINT and SIGTERM end the command with exit code 0, after the offsets are stored; a second signal ends it at once.
+    the queues. SIGINT and SIGTERM end the command with exit code 0, after the offsets are stored; a second signal ends it at once. With
+    --format a body that does not decompress is named on stderr, and the exit code is 1 in the end.
     """
     if tags is not None and sql is not None:
         raise UsageError("give --tags or --sql, not both")
@@ -386,10 +387,13 @@ def consume(
     consumed = _Consumed(topic, group, sql or tags or "*", kind, *_beginning(begin))
     settings = connection.settings()
     _check_consumed(settings, topic, group)
-    printed = _Printed(printer_of(form), bodies=bodies or form is not None)
+    printer = printer_of(form)
+    printed = _Printed(printer, bodies=bodies or form is not None)
     with stop_on_signal() as is_stopping:
         goes_on = _GoesOn(is_stopping, printed, wait_ms, limit)
         (_push if push else _pull)(settings, consumed, printed, goes_on)
+    if printer.hidden:
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)

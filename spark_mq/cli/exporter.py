@@ -15,6 +15,7 @@ from typing import Annotated, Protocol
 import typer
 
 from spark_mq.cli.output import CommandError, say
+from spark_mq.cli.places import Brokers
 from spark_mq.cli.stores import ReadPath, open_cluster
 from spark_mq.client.errors import ClientError
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
@@ -169,6 +170,7 @@ def exporter(
         list[str] | None,
         typer.Option("--checkpoint", metavar="DIR", help="The checkpoint of a Spark query; may be repeated."),
     ] = None,
+    brokers: Brokers = None,
     conf: Conf = None,
     connection: Connection = NO_CLUSTER,
 ) -> None:
@@ -181,12 +183,13 @@ def exporter(
         require_prometheus()
     except PrometheusNotFoundError as error:
         raise CommandError(str(error), None) from None
+    directories, expected = checkpoint or (), brokers or ()
     if connection.is_chosen(path):
         from spark_mq.client.admin import Admin  # a store needs no client
         from spark_mq.lag.of_cluster import ClusterLag
 
         settings = connection.settings()
-        with Admin(settings) as admin, ClusterLag(settings, checkpoints=checkpoint or ()) as lag:
+        with Admin(settings) as admin, ClusterLag(settings, checkpoints=directories, brokers=expected) as lag:
 
             def clusters() -> Mapping[str, str]:
                 table = admin.cluster_info().cluster_address_table
@@ -199,9 +202,8 @@ def exporter(
     stores = open_cluster(path or "", conf)
     try:
         names = {name: store.config.identity.broker_cluster_name for name, store in stores.stores.items()}
-        _run(
-            Looks(StoreLag(stores, checkpoints=checkpoint or (), with_bytes=True), lambda: names), host, port, once=once
-        )
+        of_stores = StoreLag(stores, checkpoints=directories, brokers=expected, with_bytes=True)
+        _run(Looks(of_stores, lambda: names), host, port, once=once)
     finally:
         stores.close()
 

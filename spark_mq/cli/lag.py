@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,12 +26,14 @@ from spark_mq.cli.output import (
     time_text,
 )
 from spark_mq.cli.pages import Sheet, print_page
-from spark_mq.cli.places import AsJson, Everything, Place, refuse_unknown_topic
+from spark_mq.cli.places import AsJson, Brokers, Everything, Place, refuse_unknown_topic
 from spark_mq.cli.stores import ReadPath, open_place
+from spark_mq.client.errors import ClientError
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.lag.figures import GroupLag, LagReport, QueueLag, Reader
 from spark_mq.source.offsets import QueueId
 from spark_mq.terminal import interrupt_on_signal
+from storage.errors import StorageError
 from storage.names import BUILT_IN_GROUPS, is_system_group, nearest
 
 NEVER = "never"
@@ -90,8 +92,14 @@ def lag(
     shown: Shown = AS_A_TABLE,
     fail_above: Annotated[
         int | None,
-        typer.Option("--fail-above", metavar="N", min=0, help="Exit code 1 where a group has more unread messages."),
+        typer.Option(
+            "--fail-above",
+            metavar="N",
+            min=0,
+            help="Exit code 1 where a group has more unread messages, or an unknown number of them.",
+        ),
     ] = None,
+    brokers: Brokers = None,
     every_group: Everything = False,
     watch: Annotated[
         float | None,
@@ -107,7 +115,8 @@ def lag(
     a second in and out, and the time until nothing is unread. An unknown value is a dash (null), never 0. Rates are those of the last
     minute, as the brokers count them; with --watch, and of stores, those between the looks.
 
-    A queue in which a group has stored nothing is unknown, and is counted as such. RocketMQ's own groups and topics, and the groups of
+    A queue in which a group has stored nothing is unknown, and is counted as such. A name server forgets a broker that is gone, and its
+    queues with it: --broker names those that must be there. RocketMQ's own groups and topics, and the groups of
     Spark sinks, are left out.
     """
     if sum((as_json, shown.as_csv, shown.as_html)) > 1:
@@ -117,7 +126,7 @@ def lag(
     where = connection.name_server or path or ""
     with open_place(path, conf, connection) as place:
         refuse_unknown_topic(place, topic)
-        with closing(place.lag_looks(checkpoints or (), with_bytes=shown.by_queue)) as looks:
+        with closing(place.lag_looks(checkpoints or (), brokers=brokers or (), with_bytes=shown.by_queue)) as looks:
             hidden: set[str] = set()
 
             def keep(reader: Reader, queue: QueueId) -> bool:
@@ -136,9 +145,15 @@ def lag(
 
             if watch is not None:
                 with interrupt_on_signal(), suppress(KeyboardInterrupt):
+                    _print_again(look(), shown, where, as_json=as_json)
                     while True:
-                        _print_again(look(), shown, where, as_json=as_json)
                         time.sleep(watch)
+                        try:
+                            report = look()
+                        except (ClientError, StorageError) as error:  # until a later look
+                            _say_missing([error])
+                        else:
+                            _print_again(report, shown, where, as_json=as_json)
                 return
             report = look()
     if report.errors and not report.groups:
@@ -166,23 +181,46 @@ def _refuse_unknown_group(place: Place, group: str | None, topic: str | None, re
 
 
 def _end(report: LagReport, fail_above: int | None) -> None:
-    """Say what went wrong, or what is too far behind. Raises typer.Exit(1) in these cases."""
-    for error in report.errors:
-        described = describe(error)
-        typer.echo(f"no answer: {error if described is None else described.text}", err=True)
-    behind = [] if fail_above is None else [each for each in report.groups if (each.lag or 0) > fail_above]
-    for each in behind:
-        typer.echo(
-            f"{each.reader.kind} {each.reader.name} has {each.lag:,} unread messages, more than {fail_above:,}",
-            err=True,
-        )
-    if fail_above is not None:
-        for each in report.groups:
-            if each.unknown_queues:
-                what = f"{each.unknown_queues} queue(s) of {each.reader.kind} {each.reader.name}"
-                typer.echo(f"the lag in {what} is unknown, and not counted", err=True)
-    if report.errors or behind:
+    """Say what went wrong, is too far behind, or is unknown and so may be too far. Raises typer.Exit(1) in these cases."""
+    _say_missing(report.errors)
+    found = [] if fail_above is None else list(_beyond(report, fail_above))
+    for text in found:
+        typer.echo(text, err=True)
+    if report.errors or found:
         raise typer.Exit(1)
+
+
+def _say_missing(errors: Iterable[Exception]) -> None:
+    for text in missing_texts(errors):
+        typer.echo(text, err=True)
+
+
+def missing_texts(errors: Iterable[Exception]) -> list[str]:
+    """Why figures are missing, a line an error."""
+    described = ((error, describe(error)) for error in errors)
+    return [f"no answer: {error if text is None else text.text}" for error, text in described]
+
+
+def _beyond(report: LagReport, most: int) -> Iterator[str]:
+    """What is not known to have at most so many unread messages. Nothing at all to check is not known to be right, either."""
+    if not report.groups:
+        yield "no group has stored an offset: no lag was checked"
+    for each in report.groups:
+        who = f"{each.reader.kind} {each.reader.name}"
+        if each.lag is not None and each.lag > most:
+            yield f"{who} has {each.lag:,} unread messages, more than {most:,}"
+        if each.unknown_queues:
+            of_queue = next(lag for lag in each.queues if lag.lag is None)
+            others = f" and {each.unknown_queues - 1} more" if each.unknown_queues > 1 else ""
+            yield f"the lag of {who} is unknown in {of_queue.queue}{others}: {_why_unknown(of_queue)}"
+
+
+def _why_unknown(lag: QueueLag) -> str:
+    if lag.broker_offset is None:
+        return "the queue's end is not known"
+    if lag.group_offset is None:
+        return "no offset is stored"
+    return f"the stored offset {lag.group_offset:,} is behind the queue's end {lag.broker_offset:,}"
 
 
 # Lines
@@ -193,8 +231,7 @@ def _print_again(report: LagReport, shown: Shown, where: str, *, as_json: bool) 
         console().clear()  # does nothing but on a terminal
         say(str(time_text(report.time_ms)))
     _print(report, shown, where, as_json=as_json)
-    for error in report.errors:
-        typer.echo(f"no answer: {error}", err=True)
+    _say_missing(report.errors)
     sys.stdout.flush()
 
 
@@ -210,7 +247,7 @@ def _print(report: LagReport, shown: Shown, where: str, *, as_json: bool) -> Non
         return
     if shown.as_html:
         sheet = queue_sheet(queues) if shown.by_queue else group_sheet(groups)
-        troubles = [f"no answer: {error}" for error in report.errors]
+        troubles = missing_texts(report.errors)
         print_page(
             "lag.html",
             title="Who is behind",

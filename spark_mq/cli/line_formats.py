@@ -65,7 +65,9 @@ _WORDS: dict[str, Callable[[Line], bytes]] = {
     "s": lambda line: body_of(line) or b"",
     "S": lambda line: _text(_length(body_of(line))),
     "R": lambda line: _length(body_of(line)).to_bytes(4, "big", signed=True),
-    "h": lambda line: ",".join(f"{name}={text}" for name, text in line["properties"].items()).encode(),
+    "h": lambda line: ",".join(f"{name}={text}" for name, text in line["properties"].items()).encode(
+        errors="surrogateescape"
+    ),
     "%": lambda _: b"%",
 }
 
@@ -77,10 +79,10 @@ class LineFormat:
         self._parts: list[bytes | Callable[[Line], bytes]] = []
         end = 0
         for found in _TOKEN.finditer(text):
-            self._parts.append(text[end : found.start()].encode())
+            self._parts.append(_text(text[end : found.start()]))
             self._parts.append(_part(found))
             end = found.end()
-        self._parts.append(text[end:].encode())
+        self._parts.append(_text(text[end:]))
 
     def render(self, line: Line) -> bytes:
         """A message, given as an object of dump with its body."""
@@ -117,17 +119,19 @@ class Printer:
 
     def __init__(self, form: LineFormat | None) -> None:
         self._form = form
+        self.hidden = 0
+        """How many bodies were unreadable, and the form did not show it, as JSON does. Each was named on stderr."""
 
     def print(self, line: dict[str, Any]) -> None:
         """Raises what stdout raises."""
         if self._form is None:
             print_json(line)
-        else:
-            sys.stdout.buffer.write(self._form.render(line))
-
-    def hides(self, line: dict[str, Any]) -> bool:
-        """Whether the form does not show that the body is unreadable, as JSON does."""
-        return self._form is not None and line.get(CORRUPT) is not None
+            return
+        sys.stdout.buffer.write(self._form.render(line))
+        if line.get(CORRUPT) is not None:
+            self.hidden += 1
+            where = f"{line['topic']} queue {line['queue_id']} offset {line['queue_offset']}"
+            typer.echo(f"no body: {where}: {line[CORRUPT]}", err=True)
 
 
 def printer_of(form: str | None) -> Printer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -16,20 +16,25 @@ from typing import Any, TypeVar
 from spark_mq.cli.message_lines import Unreadable, message_line
 from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, topic_entry
 from spark_mq.client.admin import AsyncAdmin
-from spark_mq.client.errors import MalformedResponseError, ResponseError, TopicRouteNotFoundError
+from spark_mq.client.errors import (
+    AccessDeniedError,
+    ClientError,
+    MalformedResponseError,
+    ResponseError,
+    TopicRouteNotFoundError,
+)
 from spark_mq.client.event_loop import run, spawn
 from spark_mq.client.message import MessageQueue, decode_records
 from spark_mq.client.pulls import PullResult, PullStatus
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings, with_namespace, without_namespace
 from spark_mq.lag.figures import LagLooks
-from spark_mq.lag.of_cluster import ClusterLag
+from spark_mq.lag.of_cluster import ClusterLag, is_gone
 from spark_mq.remoting.administration import TopicOffset
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.format.record import decode_offset_message_id
 from storage.names import is_system_topic
-from storage.rules.response_codes import ResponseCode
 
 _AT_A_TIME = 32
 """Requests in flight; a broker refuses more than it has room for."""
@@ -89,6 +94,21 @@ class LivePlace:
     def topic_entries(self) -> list[dict[str, Any]]:
         topics = self.known_topics()
         self._look_at(topics)
+        return self._entries(topics, {})
+
+    def known_entries(self) -> tuple[list[dict[str, Any]], list[Exception]]:
+        topics = self.known_topics()
+        answers = together([partial(self._known_stats_of, topic) for topic in topics])
+        self._stats.update((topic, found) for topic, (found, _) in zip(topics, answers, strict=True))
+        errors = {topic: of_topic for topic, (_, of_topic) in zip(topics, answers, strict=True)}
+        by_broker = {name: error for of_topic in errors.values() for name, error in of_topic.items()}
+        for error in by_broker.values():
+            if isinstance(error, AccessDeniedError):  # a broker that answers: the user is wrong
+                raise error
+        return self._entries(topics, errors), [error for _, error in sorted(by_broker.items())]
+
+    def _entries(self, topics: Sequence[str], errors: Mapping[str, Mapping[str, ClientError]]) -> list[dict[str, Any]]:
+        """Those of brokers that have answered."""
         entries = []
         for topic in topics:
             route = self._known_route(topic)
@@ -98,6 +118,8 @@ class LivePlace:
                     for queue, found in self._stats[topic].items()
                     if queue.broker_name == queues.broker_name
                 }
+                if queues.broker_name in errors.get(topic, ()):
+                    continue
                 settings = queues.read_queue_count, queues.write_queue_count, queues.perm
                 entries.append(topic_entry(topic, queues.broker_name, settings, bounds))
         return entries
@@ -141,15 +163,19 @@ class LivePlace:
             warnings.warn(text, UserWarning, stacklevel=2)
 
     async def _stats_of(self, topic: str) -> dict[QueueId, TopicOffset]:
+        found, errors = await self._known_stats_of(topic)
+        for error in errors.values():
+            raise error
+        return found
+
+    async def _known_stats_of(self, topic: str) -> tuple[dict[QueueId, TopicOffset], dict[str, ClientError]]:
+        """The topic's queues at the brokers that answer, and by name why others do not. One without the topic has none."""
         try:
-            found = await self.admin.topic_stats(self.at_brokers(topic))
+            found, errors = await self.admin.known_topic_stats(self.at_brokers(topic))
         except TopicRouteNotFoundError:
-            return {}
-        except ResponseError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise
-            return {}
-        return {QueueId(topic, queue.broker_name, queue.queue_id): each for queue, each in sorted(found.items())}
+            return {}, {}
+        queues = {QueueId(topic, queue.broker_name, queue.queue_id): each for queue, each in sorted(found.items())}
+        return queues, {name: error for name, error in errors.items() if not is_gone(error)}
 
     def _known_route(self, topic: str) -> TopicRoute | None:
         return self.admin.instance.known_route(self.at_brokers(topic))
@@ -218,12 +244,17 @@ class LivePlace:
             return []
         return [FoundMessage(found.broker_name, found.record)] if found.record.msg_id == msg_id.upper() else []
 
-    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool) -> list[FoundOffset]:
-        return together([partial(self._offset_by_time, queue, time_ms, upper=upper) for queue in self.queues(topic)])
+    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool, with_times: bool = True) -> list[FoundOffset]:
+        queues = self.queues(topic)
+        return together(
+            [partial(self._offset_by_time, queue, time_ms, upper=upper, with_time=with_times) for queue in queues]
+        )
 
-    async def _offset_by_time(self, queue: QueueId, time_ms: int, *, upper: bool) -> FoundOffset:
+    async def _offset_by_time(self, queue: QueueId, time_ms: int, *, upper: bool, with_time: bool) -> FoundOffset:
         place = MessageQueue(self.at_brokers(queue.topic), queue.broker_name, queue.queue_id)
         offset = await self.admin.search_offset(place, time_ms, upper=upper)
+        if not with_time:
+            return FoundOffset(queue, offset, None)
         result = await self.pulled(queue, offset, 1)
         found = decode_records(result.records) if result.status is PullStatus.FOUND else []
         times = [message.store_time_ms for message in found if message.queue_offset == offset]
@@ -234,9 +265,11 @@ class LivePlace:
     def groups(self) -> list[str]:
         return self._shown(run(self.admin.groups()))
 
-    def lag_looks(self, checkpoints: Sequence[str] = (), *, with_bytes: bool = False) -> LagLooks:
+    def lag_looks(
+        self, checkpoints: Sequence[str] = (), *, brokers: Collection[str] = (), with_bytes: bool = False
+    ) -> LagLooks:
         """Brokers tell no bytes."""
-        return ClusterLag(self.settings, checkpoints=checkpoints)
+        return ClusterLag(self.settings, checkpoints=checkpoints, brokers=brokers)
 
 
 def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:

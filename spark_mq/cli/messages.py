@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_mq.cli.line_formats import Format, Printer, printer_of
-from spark_mq.cli.message_lines import CORRUPT, Unreadable
+from spark_mq.cli.message_lines import Unreadable
 from spark_mq.cli.output import CommandError, UsageError, body_text, print_json, print_table, time_in_words
 from spark_mq.cli.places import AsJson, FoundMessage, KeySearch, Place, QueueNumber, Topic, refuse_unknown_topic
 from spark_mq.cli.stores import ReadPath, open_place
@@ -114,13 +114,9 @@ def _print_lines(
             typer.echo(f"no message: {line.describe()}", err=True)
         else:
             printer.print(line)
-            if printer.hides(line):
-                unreadable += 1
-                where = f"{line['topic']} queue {line['queue_id']} offset {line['queue_offset']}"
-                typer.echo(f"no body: {where}: {line[CORRUPT]}", err=True)
         if progress is not None and number % 1_000 == 0:
             progress(number, total)
-    if unreadable:
+    if unreadable or printer.hidden:
         raise typer.Exit(1)
 
 

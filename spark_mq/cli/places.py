@@ -24,6 +24,16 @@ RequiredTopic = Annotated[str, typer.Option("--topic", metavar="TOPIC", show_def
 QueueNumber = Annotated[int | None, typer.Option("--queue-id", metavar="ID", min=0, help="One queue of each topic.")]
 
 
+Brokers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--broker",
+        metavar="NAME",
+        help="A broker that must be there; may be repeated. Name servers forget one that is gone.",
+    ),
+]
+
+
 class FoundMessage(NamedTuple):
     """A message that a search found, and the broker that has it."""
 
@@ -69,6 +79,10 @@ class Place(Protocol):
         """An object for each topic and broker: settings, and queues with their offsets."""
         ...
 
+    def known_entries(self) -> tuple[list[dict[str, Any]], list[Exception]]:
+        """As `topic_entries`, of the brokers that answer; and why the others do not, an error a broker."""
+        ...
+
     def queues(self, topic: str | None) -> Sequence[QueueId]:
         """The queues of a topic, or of all, sorted. A named topic whose queues cannot be read is refused."""
         ...
@@ -103,16 +117,23 @@ class Place(Protocol):
         """The message of a broker's id. Raises ValueError where it is no such id."""
         ...
 
-    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool) -> Sequence[FoundOffset]:
-        """For each queue, the first offset not stored before the time; with `upper`, the last not stored after it."""
+    def offsets_by_time(
+        self, topic: str, time_ms: int, *, upper: bool, with_times: bool = True
+    ) -> Sequence[FoundOffset]:
+        """For each queue, the first offset not stored before the time; with `upper`, the last not stored after it.
+
+        Without `with_times` the place may leave out the times of what it finds, which take a request each.
+        """
         ...
 
     def groups(self) -> Collection[str]:
         """The names of all consumer groups."""
         ...
 
-    def lag_looks(self, checkpoints: Sequence[str] = (), *, with_bytes: bool = False) -> LagLooks:
-        """Looks at who is behind. The caller closes them before the place."""
+    def lag_looks(
+        self, checkpoints: Sequence[str] = (), *, brokers: Collection[str] = (), with_bytes: bool = False
+    ) -> LagLooks:
+        """Looks at who is behind. `brokers` must be there, by name. The caller closes them before the place."""
         ...
 
 

@@ -13,12 +13,13 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from jobs.verify_store import verify_store
-from spark_mq.cli.lag import SortBy, group_sheet, queue_sheet, sort_lines
+from spark_mq.cli.lag import SortBy, group_sheet, missing_texts, queue_sheet, sort_lines
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.output import CommandError, describe, time_in_words, time_text
+from spark_mq.cli.output import CommandError, time_in_words, time_text
 from spark_mq.cli.pages import Sheet, render_page
 from spark_mq.cli.places import Everything, Place
 from spark_mq.cli.stores import ReadPath, StorePlace, open_place
+from spark_mq.client.errors import NoBrokerError
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.lag.figures import LagReport, Reader
 from spark_mq.source.offsets import QueueId
@@ -59,17 +60,21 @@ def report(
     """Write a page about a store or a cluster.
 
     The page is one HTML file without a script, for a mail, a ticket or a printer. It has messages and sizes by topic and day (UTC),
-    groups that are behind, dead letters by group, origin and number of tries, and the damage of stores. Brokers do not tell sizes.
+    groups that are behind, dead letters by group, origin and number of tries, and the damage of stores. Brokers do not tell sizes. A
+    broker that does not answer is named in the page and on stderr; the figures are those of the others. The exit code is then 1, as it
+    is for damage.
     """
     if compare and connection.is_given:
         raise CommandError("--verify compares the files of stores: give PATH, not --name-server")
     now_ms = current_time_ms()
     with open_place(path, conf, connection) as place, progress_bar("report") as progress:
         own = (lambda _: False) if every_topic else place.is_system_topic
-        found = [entry for entry in place.topic_entries() if not own(entry["topic"])]
+        entries, errors = place.known_entries()
+        found = [entry for entry in entries if not own(entry["topic"])]
         sizes = topic_sizes(place, found, midnights(now_ms, days), progress)
-        lag, troubles = _lag(place, own)
-        letters = dead_letters(place, found)
+        lag = _lag(place, own)
+        letters, unreadable = dead_letters(place, found)
+        troubles = list(dict.fromkeys([*missing_texts([*errors, *lag.errors]), *unreadable]))
         damage = store_damage(place.stores, conf, compare=compare) if isinstance(place, StorePlace) else []
         brokers = _brokers(connection, troubles)
     page = render_page(
@@ -93,12 +98,18 @@ def report(
     )
     if output is None:
         sys.stdout.write(page)
-        return
-    try:
-        LocalFileSystem().replace(output, page.encode())
-    except OSError as error:
-        raise CommandError(f"the page cannot be written: {error}") from error
-    typer.echo(f"wrote {output}", err=True)
+    else:
+        try:
+            LocalFileSystem().replace(output, page.encode())
+        except OSError as error:
+            raise CommandError(f"the page cannot be written: {error}") from error
+        typer.echo(f"wrote {output}", err=True)
+    for text in troubles:
+        typer.echo(text, err=True)
+    if damage:
+        typer.echo(f"the page shows damage: {len(damage)}", err=True)
+    if troubles or damage:
+        raise typer.Exit(1)
 
 
 def midnights(now_ms: int, days: int) -> list[int]:
@@ -114,8 +125,7 @@ def _brokers(connection: Connection, troubles: list[str]) -> Sheet:
     from spark_mq.cli.cluster import BROKER_HEADINGS, broker_lines, broker_row  # a store needs no client
 
     lines, errors = broker_lines(connection.settings())
-    texts = [f"no answer: {error.describe()}" for error in errors]
-    troubles += [text for text in texts if text not in troubles]
+    troubles += [text for text in missing_texts(errors) if text not in troubles]
     return Sheet(BROKER_HEADINGS, [broker_row(line) for line in lines], "no broker")
 
 
@@ -168,7 +178,7 @@ def _size_of(place: Place, topic: str, queues: Sequence[QueueId], starts_ms: Seq
         if newest_ms is None or newest_ms < start_ms:  # nothing came since
             cuts.append({queue: maximum for queue, (_, maximum) in held.items()})
             continue
-        found = place.offsets_by_time(topic, start_ms, upper=False)
+        found = place.offsets_by_time(topic, start_ms, upper=False, with_times=False)
         cuts.append({each.queue: each.queue_offset for each in found})
     days = [DaySize(0, 0)] * (len(starts_ms) + 1)
     for queue, (minimum, maximum) in held.items():
@@ -233,16 +243,17 @@ def bytes_in_words(size: int | None) -> str | None:
 # Readers
 
 
-def _lag(place: Place, own: Callable[[str], bool]) -> tuple[LagReport, list[str]]:
-    """Who is behind, and why some brokers are missing."""
+def _lag(place: Place, own: Callable[[str], bool]) -> LagReport:
+    """Who is behind."""
 
     def keep(reader: Reader, queue: QueueId) -> bool:
         return not (reader.name in BUILT_IN_GROUPS or is_system_group(reader.name) or own(queue.topic))
 
     with closing(place.lag_looks()) as looks:
-        found = looks.look(keep=keep)
-    described = [(error, describe(error)) for error in found.errors]
-    return found, [f"no answer: {error if text is None else text.text}" for error, text in described]
+        try:
+            return looks.look(keep=keep)
+        except NoBrokerError as error:  # a report says so, too
+            return LagReport(current_time_ms(), (), (error,))
 
 
 # Dead letters
@@ -264,20 +275,25 @@ class Letters(NamedTuple):
     newest_ms: int
 
 
-def dead_letters(place: Place, entries: Sequence[Mapping[str, Any]]) -> dict[LetterKind, Letters]:
-    """The newest dead letters of each group, by kind."""
+def dead_letters(place: Place, entries: Sequence[Mapping[str, Any]]) -> tuple[dict[LetterKind, Letters], list[str]]:
+    """The newest dead letters of each group, by kind; and those that cannot be read, a line a queue."""
     found: dict[LetterKind, Letters] = {}
+    unreadable: dict[QueueId, list[Unreadable]] = {}
     topics = sorted({entry["topic"] for entry in entries if entry["topic"].startswith(DEAD_LETTER_PREFIX)})
     for queue in (queue for topic in topics for queue in place.queues(topic)):
         minimum, maximum = place.bounds(queue)
         for line in place.lines(queue, max(minimum, maximum - LETTERS_READ), maximum, bodies=False):
             if isinstance(line, Unreadable):
+                unreadable.setdefault(queue, []).append(line)
                 continue
             kind = _kind(queue.topic.removeprefix(DEAD_LETTER_PREFIX), line)
             time_ms = line["store_timestamp"]
             known = found.get(kind, Letters(0, time_ms, time_ms))
             found[kind] = Letters(known.messages + 1, min(known.oldest_ms, time_ms), max(known.newest_ms, time_ms))
-    return found
+    texts = [
+        f"{len(each)} dead letters cannot be read, the first: {each[0].describe()}" for each in unreadable.values()
+    ]
+    return found, texts
 
 
 def _kind(group: str, line: Mapping[str, Any]) -> LetterKind:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import typer
@@ -19,7 +20,13 @@ from spark_mq.cli.message_lines import Line, LineError, parse_objects, read_line
 from spark_mq.cli.output import CommandError, print_table, say
 from spark_mq.cli.places import refuse_other_shape
 from spark_mq.client.admin import Admin, NewTopic
-from spark_mq.client.errors import ClientError, MessageRefusedError, ResponseError, TopicRouteNotFoundError
+from spark_mq.client.errors import (
+    ClientError,
+    MessageRefusedError,
+    NoBrokerError,
+    ResponseError,
+    TopicRouteNotFoundError,
+)
 from spark_mq.client.message import Message, MessageQueue
 from spark_mq.client.producer import Producer, by_hash
 from spark_mq.client.send_results import SendResult, SendStatus
@@ -242,7 +249,7 @@ def make_at_brokers(settings: ClientSettings, wanted: TopicConfig, cluster: str 
 
 
 def _masters(admin: Admin, cluster: str | None, topic: str) -> dict[str, str]:
-    """The masters' addresses by broker name. Raises CommandError where a broker has none, or there is no such cluster."""
+    """The masters' addresses by broker name. Raises CommandError where one has none or there is no such cluster; NoBrokerError."""
     info = admin.cluster_info()
     clusters = info.cluster_address_table
     if cluster is not None and cluster not in clusters:
@@ -256,7 +263,7 @@ def _masters(admin: Admin, cluster: str | None, topic: str) -> dict[str, str]:
                 raise CommandError(f"broker {name} has no master now, and only a master makes topics")
             found[name] = addresses[MASTER_ID]
     if not found:
-        raise CommandError("no broker is registered at the name server")
+        raise NoBrokerError
     return found
 
 
@@ -296,9 +303,10 @@ def alter_at_brokers(
             raise CommandError(f"there is no topic {topic}", "spark-mq create-topic makes it") from None
         if route.leaders:
             raise CommandError(f"topic {topic} is static", "mqadmin updateStaticTopic changes its queues")
-        both = {name: (found[name], change(found[name])) for name in masters if name in found}
+        here = {name: replace(found[name], topic=topic) for name in masters if name in found}  # without the namespace
+        both = {name: (present, change(present)) for name, present in here.items()}
         if not both:
-            raise CommandError(f"there is no topic {topic} in cluster {cluster}")
+            raise CommandError(f"no master{'' if cluster is None else f' of cluster {cluster}'} has topic {topic}")
         done: list[str] = []
         for name, (before, wanted) in both.items():
             if wanted == before:

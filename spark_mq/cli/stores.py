@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -135,6 +135,9 @@ class StorePlace:
         """Topics with queues and topics with settings."""
         return [entry for name, store in self._stores.items() for entry in _topics_of(name, store)]
 
+    def known_entries(self) -> tuple[list[dict[str, Any]], list[Exception]]:
+        return self.topic_entries(), []
+
     def queues(self, topic: str | None) -> Sequence[QueueId]:
         return [queue for queue in self._cluster.queues() if topic in (None, queue.topic)]
 
@@ -190,7 +193,7 @@ class StorePlace:
             )
         return messages
 
-    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool) -> list[FoundOffset]:
+    def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool, with_times: bool = True) -> list[FoundOffset]:
         found = []
         for name, store in self._stores.items():
             for queue_id in store.queue_ids(topic):
@@ -203,8 +206,10 @@ class StorePlace:
     def groups(self) -> set[str]:
         return {name for _, table in self._group_tables() for name in table.groups()}
 
-    def lag_looks(self, checkpoints: Sequence[str] = (), *, with_bytes: bool = False) -> LagLooks:
-        return StoreLag(self._cluster, checkpoints=checkpoints, with_bytes=with_bytes)
+    def lag_looks(
+        self, checkpoints: Sequence[str] = (), *, brokers: Collection[str] = (), with_bytes: bool = False
+    ) -> LagLooks:
+        return StoreLag(self._cluster, checkpoints=checkpoints, brokers=brokers, with_bytes=with_bytes)
 
     def _topic_tables(self) -> list[TopicTable]:
         tables = [store.state(TOPICS_FILE, TopicTable.load) for store in self._stores.values()]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from spark_mq.cli.lag import missing_texts
 from spark_mq.cli.output import CommandError, UsageError, print_json, say
 from spark_mq.cli.places import (
     AsJson,
@@ -195,13 +196,16 @@ def refuse_in_store(root: str, topic: str, conf: str | None) -> NoReturn:
 
 
 def _changed(named: Mapping[str, int], topic: TopicConfig) -> TopicConfig:
-    """Raises CommandError for the numbers of queues of an ordered topic."""
+    """Raises CommandError for the numbers of queues of an ordered topic, and where queues would be written until nobody reads them."""
     changes: dict[str, Any] = dict(named)
     wanted = replace(topic, **changes)
     counts = (topic.read_queue_count, topic.write_queue_count), (wanted.read_queue_count, wanted.write_queue_count)
     if topic.order and counts[0] != counts[1]:
         text = f"topic {topic.topic} is ordered: name servers know its numbers of queues, too"
         raise CommandError(text, "mqadmin updateTopic -o true changes both")
+    if all(now < before for before, now in zip(*counts, strict=True)):
+        text = f"topic {topic.topic} would lose queues with what is unread there: it has {shape_in_words(topic)}"
+        raise CommandError(text, "lower --write-queues first, and --read-queues when the other queues are read")
     return wanted
 
 
@@ -231,10 +235,11 @@ def delete_topic(
     """Delete a topic of a running cluster.
 
     The brokers forget the topic, its queues, and the offsets of all groups in it; the name servers forget its route. Messages stay in
-    the brokers' logs until they expire, and no consumer gets them. The command shows how many messages are unread before it asks.
-    RocketMQ's own topics are refused.
+    the brokers' logs until they expire, and no consumer gets them. The command shows how many messages are unread before it asks. A
+    broker that is not registered now keeps the topic, and brings it back. RocketMQ's own topics are refused.
     """
     from spark_mq.cli.live_place import LivePlace  # the other commands need no client for a store
+    from spark_mq.client.admin import brokers_of
     from spark_mq.client.event_loop import run
 
     place = LivePlace(connection.settings())
@@ -242,10 +247,15 @@ def delete_topic(
         refuse_unknown_topic(place, topic)
         if place.is_system_topic(topic):
             raise CommandError(f"topic {topic} is RocketMQ's own, and is not deleted")
-        entries = [entry for entry in place.topic_entries() if entry["topic"] == topic]
+        chosen = brokers_of(run(place.admin.cluster_info()), cluster)
+        entries = [
+            entry for entry in place.topic_entries() if entry["topic"] == topic and entry["broker_name"] in chosen
+        ]
+        if not entries:
+            raise CommandError(f"no broker{'' if cluster is None else f' of cluster {cluster}'} has topic {topic}")
         messages = sum(queue["count"] for entry in entries for queue in entry["queues"])
         if not is_sure:
-            _ask(place, topic, messages)
+            _ask(place, topic, cluster, messages)
         run(place.admin.delete_topic(place.at_brokers(topic), cluster=cluster))
     finally:
         place.close()
@@ -255,15 +265,17 @@ def delete_topic(
         say(f"topic {topic} is deleted, with {messages:,} messages in its queues")
 
 
-def _ask(place: LivePlace, topic: str, messages: int) -> None:
+def _ask(place: LivePlace, topic: str, cluster: str | None, messages: int) -> None:
     """Raises UsageError where nobody can answer, CommandError where the answer is no."""
     if not sys.stdin.isatty():
         raise UsageError(f"deleting topic {topic} cannot be undone: say --yes")
     from spark_mq.lag.of_cluster import ClusterLag
 
-    with ClusterLag(place.settings, ages_a_look=0, with_rates=False) as looks:
-        groups = looks.look(keep=lambda _, queue: queue.topic == topic).groups
-    for each in groups:
+    with ClusterLag(place.settings, cluster=cluster, ages_a_look=0, with_rates=False) as looks:
+        report = looks.look(keep=lambda _, queue: queue.topic == topic)
+    for text in missing_texts(report.errors):
+        say(f"{text}; how many messages are unread there is not known")
+    for each in report.groups:
         say(
             f"{each.reader.name} has {'an unknown number of' if each.lag is None else f'{each.lag:,}'} unread messages there"
         )

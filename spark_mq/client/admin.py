@@ -26,6 +26,7 @@ from spark_mq.client.errors import (
     ClientSettingError,
     MalformedResponseError,
     ResponseError,
+    TopicHalfDeletedError,
     TopicRouteNotFoundError,
     request_text,
 )
@@ -195,10 +196,10 @@ class AsyncAdmin(QueueCalls):
         """The names of all topics, or of a cluster's; sorted."""
         return await self._instance.name_servers.topics(cluster)
 
-    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """Beginning, end and last store time of each queue at each broker (202)."""
-        route = await self._instance.route(topic, refresh=True)
-        answers = await self._ask_topic(RequestCode.GET_TOPIC_STATS_INFO, topic, route.read_addresses)
+    async def topic_stats(self, topic: str, *, address: str | None = None) -> dict[MessageQueue, TopicOffset]:
+        """Beginning, end and last store time of each queue (202), at the broker of that address, or at each broker of the topic."""
+        addresses = (address,) if address else (await self._instance.route(topic, refresh=True)).read_addresses
+        answers = await self._ask_topic(RequestCode.GET_TOPIC_STATS_INFO, topic, addresses)
         code = RequestCode.GET_TOPIC_STATS_INFO
         bodies = [read_answer_body(TopicStatsTable, answer, address, code) for address, answer in answers]
         return {queue: offsets for body in bodies for queue, offsets in sorted(body.offset_table.items())}
@@ -211,6 +212,16 @@ class AsyncAdmin(QueueCalls):
         code = RequestCode.GET_TOPIC_CONFIG
         bodies = [read_answer_body(TopicConfig, answer, address, code) for address, answer in answers]
         return dict(zip(names, bodies, strict=True))
+
+    async def known_topic_stats(self, topic: str) -> tuple[dict[MessageQueue, TopicOffset], dict[str, ClientError]]:
+        """As `topic_stats`, of the brokers that answer; and by name why others do not. Raises ClientError if there is no route."""
+        route = await self._instance.route(topic, refresh=True)
+        names = sorted(name for name, addresses in route.brokers.items() if addresses)
+        outcomes = await _each_of([self.topic_stats(topic, address=each) for each in route.read_addresses])
+        by_name = dict(zip(names, outcomes, strict=True))
+        errors = {name: each for name, each in by_name.items() if isinstance(each, ClientError)}
+        found = [each for each in by_name.values() if not isinstance(each, ClientError)]
+        return {queue: offsets for each in found for queue, offsets in each.items()}, errors
 
     async def create_topic(self, new: NewTopic, *, cluster: str | None = None, address: str | None = None) -> None:
         """Make the topic, or change it, on one broker, on a cluster's masters, or on all masters (17).
@@ -236,10 +247,18 @@ class AsyncAdmin(QueueCalls):
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete it on the brokers of a cluster, or on all (215), and then at every name server (216).
 
-        A topic that is not there is no error. Brokers do not tell name servers of a deletion.
+        A topic that is not there is no error. Brokers do not tell name servers of a deletion. A broker that is not registered now keeps
+        the topic, and registers it again when it comes back. Raises TopicHalfDeletedError where some brokers have deleted it and
+        others failed; the name servers keep the route then.
         """
         addresses = [address for found in await self._brokers(cluster) for address in found.values()]
-        await all_of([self._delete_at(address, topic) for address in addresses])
+        outcomes = await _each_of([self._delete_at(address, topic) for address in addresses])
+        failed = {address: each for address, each in zip(addresses, outcomes, strict=True) if each is not None}
+        for address, error in failed.items():
+            if len(failed) < len(addresses):
+                done = ", ".join(each for each in addresses if each not in failed)
+                raise TopicHalfDeletedError(topic, done, error, address) from error
+            raise error
         header = DeleteTopicRequest(topic=topic, cluster_name=cluster)
         await self._instance.name_servers.ask_each(make_call(RequestCode.DELETE_TOPIC_IN_NAMESRV, header))
 
@@ -629,6 +648,7 @@ class Admin:
     runtime_info = _waited_for(AsyncAdmin.runtime_info)
     topics = _waited_for(AsyncAdmin.topics)
     topic_stats = _waited_for(AsyncAdmin.topic_stats)
+    known_topic_stats = _waited_for(AsyncAdmin.known_topic_stats)
     topic_config = _waited_for(AsyncAdmin.topic_config)
     create_topic = _waited_for(AsyncAdmin.create_topic)
     delete_topic = _waited_for(AsyncAdmin.delete_topic)
@@ -675,10 +695,19 @@ class Admin:
 
 async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
     """The results of all calls, made at once. Raises the first error, after all have ended."""
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
     results = []
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
+    for outcome in await _each_of(calls):
+        if isinstance(outcome, ClientError):
+            raise outcome
+        results.append(outcome)
+    return results
+
+
+async def _each_of(calls: Iterable[Awaitable[T]]) -> list[T | ClientError]:
+    """The result or the error of each, after all have ended. Raises the first error of another kind."""
+    results: list[T | ClientError] = []
+    for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, ClientError):
             raise outcome
         results.append(outcome)
     return results

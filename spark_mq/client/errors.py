@@ -7,6 +7,7 @@
       NameServerUnreachableError      none of the name servers answers; retriable
       TopicRouteNotFoundError         the name servers know no broker of the topic
       BrokerNotFoundError             no known route names the broker; retriable
+      NoBrokerError                   no broker is registered at all; retriable
       BrokerUnreachableError          no connection, or it broke; retriable
         TlsError                      one side speaks TLS and the other does not, or a certificate is refused
         FrameRefusedError             the server sent bytes that are no frame
@@ -17,6 +18,7 @@
       RequestIllegalError             a request that is too large for a frame
       ResponseError                   the server refused; retriable by its code
         AccessDeniedError             … with NO_PERMISSION
+      TopicHalfDeletedError           a topic that some brokers have deleted and others have not
       MessageQueueNotFoundError       the topic has no queue to send to or to read
       MessageRefusedError             a message that no broker takes: it was not sent
       TooManyInFlightError            back-pressure: too much waits for answers; retriable
@@ -131,6 +133,16 @@ class BrokerNotFoundError(ClientError):
     spark_note = _NOT_LOST
     broker_name: str
     broker_id: int
+
+
+class NoBrokerError(ClientError):
+    """The name server answers, and knows no broker."""
+
+    condition = "SPARK_MQ_BROKER_UNREACHABLE"
+    retriable = True
+    template = "no broker is registered at the name server"
+    hint = "See whether the brokers run, and whether they register at this name server."
+    spark_note = _NOT_LOST
 
 
 class BrokerUnreachableError(ClientError):
@@ -283,6 +295,21 @@ class AccessDeniedError(ResponseError):
 
     condition = "SPARK_MQ_BROKER_ACCESS_DENIED"
     hint = "Check access key and secret key, the rights of that user (mqadmin listAcl), and the topic's permissions."
+
+
+class TopicHalfDeletedError(ClientError):
+    """Some brokers have deleted a topic and another has failed; `cause` is its error."""
+
+    template = "topic {topic} is deleted at {done}, and not at {address}: {said}"
+    hint = "Delete it again when that broker answers; until then its consumers get TOPIC_NOT_EXIST from the others."
+    topic: str
+    done: str
+    cause: ClientError
+    address: str
+
+    @property
+    def said(self) -> str:
+        return self.cause.describe()
 
 
 class MessageQueueNotFoundError(ClientError):

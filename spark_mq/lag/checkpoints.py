@@ -8,11 +8,12 @@ Spark: OffsetSeqLog, CommitLog.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from spark_mq.conditions import OffsetJsonError, OptionError
 from spark_mq.source.offsets import QueueId, QueueOffsets, load_json
+from storage.errors import StorageError
 from storage.files.file_system import FileSystem
 from storage.files.remote import file_system_of, plain_path
 
@@ -26,6 +27,39 @@ class QueryPosition(NamedTuple):
     """The path of its checkpoint, as it was given: a checkpoint does not have the name of its query."""
     query_id: str
     offsets: Mapping[QueueId, int]
+
+
+class NoPositionError(StorageError):
+    """A query that has not finished its first batch: nobody knows how much it has not read."""
+
+    template = "{directory}: no batch of this query is done, so how much it has not read is unknown"
+    directory: str
+
+
+class Checkpoints:
+    """The positions of queries, look after look."""
+
+    def __init__(self, directories: Sequence[str]) -> None:
+        """Raises OptionError for what is no checkpoint now."""
+        self._directories = directories
+        for each in directories:
+            read_position(each)
+
+    def look(self) -> tuple[list[QueryPosition], list[Exception]]:
+        """Where each query stands, and why some are missing: one that is spoilt, or has no position, hides no other."""
+        found: list[QueryPosition] = []
+        errors: list[Exception] = []
+        for directory in self._directories:
+            try:
+                query = read_position(directory)
+            except (OptionError, StorageError, OSError) as error:
+                errors.append(error)
+                continue
+            if query.offsets:
+                found.append(query)
+            else:
+                errors.append(NoPositionError(query.name))
+        return found, errors
 
 
 def read_position(directory: str, file_system: FileSystem | None = None) -> QueryPosition:

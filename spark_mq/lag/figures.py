@@ -218,6 +218,8 @@ def _total(reader: Reader, queues: Sequence[QueueLag], look: Look) -> GroupLag:
         _sum_of_rates(each.in_per_second for each in queues),
         _sum_of_rates(each.out_per_second for each in queues),
     )
+    is_between_looks = put is not None or got is not None
+    is_partial = is_between_looks and any(None in (each.in_per_second, each.out_per_second) for each in behind)
     places = dict.fromkeys((each.queue.topic, each.queue.broker_name) for each in queues)
     if put is None:
         put = _sum_of_rates(look.put_rates.get(place) for place in places)
@@ -235,7 +237,7 @@ def _total(reader: Reader, queues: Sequence[QueueLag], look: Look) -> GroupLag:
         oldest_unread_ms=max(ages, default=None),
         in_per_second=put,
         out_per_second=got,
-        catch_up_ms=catch_up_ms(lag, put, got),
+        catch_up_ms=None if is_partial else catch_up_ms(lag, put, got),
     )
 
 

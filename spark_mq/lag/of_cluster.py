@@ -16,6 +16,7 @@ the others are unknown until a later look.
 
 Rare: a queue that is read and not written any more is asked for its end (30), because 317 counts the written ones at Apache's brokers.
 A query's queues are asked for their ends (30), and, where they are behind, for their oldest unread message (a pull).
+Not counted: the routes of topics that this client asks for the first time.
 
 Java: AdminBrokerProcessor (fetchAllConsumeStatsInBroker, getAllConsumerOffset, getConsumeStats, queryConsumeTimeSpan).
 """
@@ -31,22 +32,26 @@ from typing import NamedTuple, Self, TypeVar
 from spark_mq.client.admin import AsyncAdmin, brokers_of
 from spark_mq.client.errors import (
     AccessDeniedError,
+    BrokerNotFoundError,
     ClientError,
     MalformedResponseError,
+    NoBrokerError,
     ResponseError,
+    TopicRouteNotFoundError,
     request_text,
 )
 from spark_mq.client.event_loop import run
 from spark_mq.client.message import MessageQueue
 from spark_mq.client.routes import read_address
 from spark_mq.client.settings import ClientSettings, with_namespace, without_namespace
-from spark_mq.lag.checkpoints import QueryPosition, read_position
+from spark_mq.lag.checkpoints import Checkpoints, QueryPosition
 from spark_mq.lag.figures import Keep, LagReport, Look, Looks, Position, Reader
 from spark_mq.remoting import RequestCode
 from spark_mq.remoting.administration import ConsumeStats, QueueTimeSpan
 from spark_mq.source.offsets import QueueId
 from storage.epoch_times import current_time_ms
 from storage.errors import StateFileError
+from storage.names import MASTER_ID
 from storage.rules.response_codes import ResponseCode
 from storage.tables.consumer_groups import ConsumerOffsets
 
@@ -138,17 +143,22 @@ class ClusterLag:
         *,
         cluster: str | None = None,
         checkpoints: Sequence[str] = (),
+        brokers: Collection[str] = (),
         ages_a_look: int = AGES_A_LOOK,
         with_rates: bool = True,
         clock: Callable[[], int] = current_time_ms,
     ) -> None:
         """One of the clusters that the name server knows, or all. `checkpoints` are directories of Spark queries. Without `with_rates`
         the first look does not ask for the rates that brokers count.
+
+        `brokers` are those that must be there, by name. A name server forgets a broker that is gone, and only who knows its name
+        notices. Each look adds those that it has found. Raises OptionError for what is no checkpoint.
         """
+        self._checkpoints = Checkpoints(checkpoints)
         self._admin = AsyncAdmin(settings)
         self._namespace = settings.namespace
         self._cluster = cluster
-        self._checkpoints = checkpoints
+        self._expected = set(brokers)
         self._ages_a_look = ages_a_look
         self._clock = clock
         self._looks = Looks()
@@ -170,19 +180,26 @@ class ClusterLag:
     def look(self, groups: Collection[str] | None = None, keep: Keep | None = None) -> LagReport:
         """All readers, or some groups and all queries; of these the queues that `keep` admits. A group without an offset is not listed.
 
-        A broker that does not answer is an error of the report, which then has the figures of the others. Raises ClientError if no name
-        server answers, or there is no such cluster; OptionError for what is no checkpoint.
+        A broker that does not answer, or is expected and not registered, is an error of the report, which then has the figures of the
+        others; so is a query whose position is not to be had. Raises ClientError if no name server answers, or none knows a broker, or
+        there is no such cluster.
         """
-        queries = [read_position(directory) for directory in self._checkpoints]
+        queries, errors = self._checkpoints.look()
         found = run(self._found(groups, queries))
+        found.errors += errors
         if keep is not None:  # it may ask a broker itself, so it is not called on the client's thread
             found.positions = {place: position for place, position in found.positions.items() if keep(*place)}
         return self._looks.report(run(self._look(found)))
 
     async def _found(self, groups: Collection[str] | None, queries: Sequence[QueryPosition]) -> _Found:
         info = await self._admin.cluster_info()
-        addresses = {name: read_address(found) for name, found in brokers_of(info, self._cluster).items() if found}
+        brokers = brokers_of(info, self._cluster)
+        addresses = {name: read_address(found) for name, found in brokers.items() if found}
+        if not addresses:
+            raise NoBrokerError
+        self._expected.update(brokers)
         found = _Found(self._clock(), addresses, asyncio.Semaphore(_AT_A_TIME), requests=1)
+        found.errors += [BrokerNotFoundError(name, MASTER_ID) for name in sorted(self._expected - addresses.keys())]
         wanted = None if groups is None else sorted(with_namespace(self._namespace, group) for group in groups)
         for name, answer in await _of_each(addresses, lambda name: self._at_broker(found, name, wanted)):
             if isinstance(answer, ClientError):
@@ -223,10 +240,10 @@ class ClusterLag:
         stored = await found.ask(self._admin.group_offset(row.group, row.queue, or_zero=False))
         return row._replace(position=row.position._replace(group_offset=stored))
 
-    async def _unwritten(self, found: _Found, name: str, rows: Sequence[_Row], stored: ConsumerOffsets) -> list[_Row]:
+    async def _unwritten(self, found: _Found, name: str, known: Sequence[_Row], stored: ConsumerOffsets) -> list[_Row]:
         """The queues with offsets that an Apache broker leaves out, because they are not written any more."""
         listed: dict[tuple[str, str], set[int]] = {}
-        for row in rows:
+        for row in known:
             listed.setdefault((row.queue.topic, row.group), set()).add(row.queue.queue_id)
         missing = [
             (group, MessageQueue(topic, name, queue_id), offset)
@@ -234,10 +251,14 @@ class ClusterLag:
             for queue_id, offset in stored.offsets.get((topic, group), {}).items()
             if queue_id not in queue_ids
         ]
-        ends = await asyncio.gather(*(found.ask(self._admin.max_offset(queue)) for _, queue, _ in missing))
-        return [
-            _Row(group, queue, Position(end, offset)) for (group, queue, offset), end in zip(missing, ends, strict=True)
-        ]
+        rows: list[_Row] = []
+        for (group, queue, offset), end in await _of_each(
+            missing, lambda each: found.ask(self._admin.max_offset(each[1]))
+        ):
+            if isinstance(end, ClientError) and not is_gone(end):
+                found.errors.append(end)
+            rows.append(_Row(group, queue, Position(None if isinstance(end, ClientError) else end, offset)))
+        return rows
 
     def _add(self, found: _Found, name: str, answer: _Answer) -> None:
         for group, queue, position in answer.rows:
@@ -305,8 +326,8 @@ class ClusterLag:
         ages = {place: age for place, age in self._ages.items() if place in found.positions}
         for span, answer in await _of_each(wanted, ask):
             if isinstance(answer, ClientError):
-                if not (isinstance(answer, ResponseError) and answer.code == ResponseCode.TOPIC_NOT_EXIST):
-                    found.errors.append(answer)  # else it was deleted meanwhile
+                if not is_gone(answer):
+                    found.errors.append(answer)
                 continue
             for each in answer:
                 queue_id = -1 if each.queue is None else each.queue.queue_id
@@ -331,26 +352,33 @@ class ClusterLag:
             if tuple(span) not in found.get_rates
         }
 
-        async def ask(broker_name: str, name: str, key: str) -> float:
+        async def ask(broker_name: str, name: str, key: str) -> float | None:
+            """None where the broker has no sample yet."""
             stats = await found.ask(self._admin.broker_stats(found.addresses[broker_name], name, key))
-            return 0.0 if stats is None or stats.minute is None else stats.minute.tps
+            return None if stats is None or stats.minute is None else stats.minute.tps
 
         known = [place for place in sorted(put) if place[1] in found.addresses]
         for place, rate in await _of_each(known, lambda place: ask(place[1], _PUT_NUMS, put[place])):
             if isinstance(rate, ClientError):
                 _note(found, rate)
-            else:
+            elif rate is not None:
                 found.put_rates[place] = rate
         for span, rate in await _of_each(get, lambda span: ask(span.broker_name, _GET_NUMS, get[span])):
             if isinstance(rate, ClientError):
                 _note(found, rate)
-            else:
+            elif rate is not None:
                 found.get_rates[span.reader, span.topic, span.broker_name] = rate
 
 
 def _note(found: _Found, error: ClientError) -> None:
     if not isinstance(error, AccessDeniedError):
         found.errors.append(error)
+
+
+def is_gone(error: ClientError) -> bool:
+    """Whether the topic was deleted meanwhile."""
+    is_refused = isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+    return is_refused or isinstance(error, TopicRouteNotFoundError)
 
 
 async def _of_each(wanted: Iterable[K], call: Callable[[K], Awaitable[T]]) -> list[tuple[K, T | ClientError]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from spark_mq.lag.checkpoints import read_position
+from spark_mq.conditions import OptionError
+from spark_mq.lag.checkpoints import Checkpoints
 from spark_mq.lag.figures import Keep, LagReport, Look, Looks, Position, Reader
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.offsets import QueueId
@@ -24,12 +25,19 @@ class StoreLag:
         cluster: Cluster,
         *,
         checkpoints: Sequence[str] = (),
+        brokers: Collection[str] = (),
         with_bytes: bool = False,
         clock: Callable[[], int] = current_time_ms,
     ) -> None:
-        """`checkpoints` are directories of Spark queries. `with_bytes` adds up the unread records, for which it reads queue entries."""
+        """`checkpoints` are directories of Spark queries. `with_bytes` adds up the unread records, for which it reads queue entries.
+
+        `brokers` are those whose stores must be there, by name. Raises OptionError where one is not, and for what is no checkpoint.
+        """
+        if missing := sorted(set(brokers) - cluster.stores.keys()):
+            rule = f"there is no store of broker {', '.join(missing)}; the stores are those of {', '.join(sorted(cluster.stores))}"
+            raise OptionError("--broker", rule)
         self._cluster = cluster
-        self._checkpoints = checkpoints
+        self._checkpoints = Checkpoints(checkpoints)
         self._with_bytes = with_bytes
         self._clock = clock
         self._looks = Looks()
@@ -37,24 +45,28 @@ class StoreLag:
     def look(self, groups: Collection[str] | None = None, keep: Keep | None = None) -> LagReport:
         """All readers, or some groups and all queries; of these the queues that `keep` admits. A group without an offset is not listed.
 
-        Raises StorageError, and OptionError for what is no checkpoint.
+        A query whose position is not to be had is an error of the report. Raises StorageError.
         """
         stores = self._cluster.stores
         tables = {name: store.state(OFFSETS_FILE, ConsumerOffsets.load) for name, store in stores.items()}
-        queries = [read_position(directory) for directory in self._checkpoints]
+        queries, errors = self._checkpoints.look()
         self._cluster.refresh()  # after the offsets: none is ahead of a queue's end because that was read before
         now_ms = self._clock()
-        positions: dict[tuple[Reader, QueueId], Position] = {}
+        of_queries = {
+            (Reader(query.name, "query"), queue): offset for query in queries for queue, offset in query.offsets.items()
+        }
+        positions = {  # of brokers whose stores were not given
+            (reader, queue): Position(None, offset)
+            for (reader, queue), offset in of_queries.items()
+            if queue.broker_name not in stores and (keep is None or keep(reader, queue))
+        }
         for name, store in stores.items():
-            wanted = dict(_of_groups(name, store, tables[name], groups))
-            for query in queries:
-                reader = Reader(query.name, "query")
-                own = {queue: offset for queue, offset in query.offsets.items() if queue.broker_name == name}
-                wanted |= {(reader, queue): offset for queue, offset in own.items()}
+            wanted = _of_groups(name, store, tables[name], groups)
+            wanted |= {place: offset for place, offset in of_queries.items() if place[1].broker_name == name}
             if keep is not None:
                 wanted = {place: offset for place, offset in wanted.items() if keep(*place)}
             positions |= self._positions(store, wanted)
-        return self._looks.report(Look(now_ms, positions, {}, {}))
+        return self._looks.report(Look(now_ms, positions, {}, {}, tuple(errors)))
 
     def close(self) -> None:
         """Nothing is open: the cluster is the caller's."""

@@ -17,6 +17,9 @@ from spark_mq.cli import app
 from spark_mq.cli.output import print_csv
 from spark_mq.cli.pages import Sheet, render_page
 from spark_mq.cli.visible_text import visible
+from spark_mq.client.errors import ClientError
+from spark_mq.lag.figures import LagReport
+from spark_mq.lag.of_stores import StoreLag
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.tables.offline_changes import write_group_offsets
@@ -80,11 +83,46 @@ def test_lines_are_sorted_and_left_out_as_is_wanted(root: Path) -> None:
 
 def test_the_exit_code_is_1_where_a_group_is_further_behind(root: Path) -> None:
     for most, exit_code in (("14", 0), ("13", 1)):
-        result = CliRunner().invoke(app, ["lag", str(root), "--fail-above", most])
+        result = CliRunner().invoke(app, ["lag", str(root), "--group", "slow", "--fail-above", most])
         assert result.exit_code == exit_code
         assert ("group slow has 14 unread messages, more than 13" in result.stderr) == bool(exit_code)
-        assert "the lag in 1 queue(s) of group part is unknown" in result.stderr
         assert "slow" in result.stdout, "the table is there either way"
+
+
+def test_an_unknown_lag_is_never_below_a_bound(root: Path) -> None:
+    write_group_offsets(
+        str(root), "ahead", {("orders", 0): 10, ("orders", 1): 900}, now_ms=1, file_system=LocalFileSystem()
+    )
+    result = CliRunner().invoke(app, ["lag", str(root), "--fail-above", "1000"])
+    assert result.exit_code == 1
+    name = json_of("topics", root)[0]["broker_name"]
+    told = f"the lag of group part is unknown in orders/{name}/1: no offset is stored"
+    assert told in result.stderr
+    assert f"orders/{name}/1: the stored offset 900 is behind the queue's end 10" in result.stderr
+    assert "slow" not in result.stderr
+    assert run("lag", root), "without a bound it is no failure"
+
+
+def test_nothing_to_check_is_not_below_a_bound(tmp_path: Path) -> None:
+    with open_store(tmp_path / "store", read_only=False, create=True) as store:
+        store.put("orders", b"x")
+    assert "no lag was checked" in run("lag", tmp_path / "store", "--fail-above", "5", exit_code=1)
+
+
+def test_a_watch_goes_on_where_a_look_fails(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    look, looks = StoreLag.look, iter((None, ClientError("no name server"), None, KeyboardInterrupt()))
+
+    def planned(self: StoreLag, *given: Any) -> LagReport:
+        if (error := next(looks)) is not None:
+            raise error
+        return look(self, *given)
+
+    monkeypatch.setattr(StoreLag, "look", planned)
+    result = CliRunner().invoke(app, ["lag", str(root), "--watch", "0.1", "--json"])
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 2)
+    assert result.stderr == "no answer: no name server\n"
 
 
 def test_forms_exclude_each_other_and_what_goes_on_until_ctrl_c(root: Path) -> None:
@@ -174,4 +212,8 @@ def test_a_query_of_spark_is_a_line_by_its_checkpoint(root: Path, tmp_path: Path
     lines = {(line["kind"], line["group"]): line for line in json_of("lag", root, "--checkpoint", directory)}
     assert lines["query", str(directory)]["lag"] == 7
     assert "(Spark query)" in run("lag", root, "--checkpoint", directory)
+    (directory / "commits" / "0").unlink()
+    failed = run("lag", root, "--checkpoint", directory, exit_code=1)
+    assert "slow" in failed, "the others are there"
+    assert "no batch of this query is done" in failed
     assert "is no checkpoint" in run("lag", root, "--checkpoint", tmp_path / "none", exit_code=2)

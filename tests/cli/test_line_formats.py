@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from spark_mq.cli import app
+from spark_mq.cli import app, cluster
 from spark_mq.cli.line_formats import LineFormat
 from spark_mq.cli.output import UsageError
+from spark_mq.client.message import MessageExt
 from storage import open_store
 from storage.format.record import COMPRESSED
 from storage.rules.inner_messages import InnerMessage
@@ -105,6 +106,27 @@ def test_a_body_that_does_not_decompress_is_named_and_the_exit_code_says_so(tmp_
     result = CliRunner().invoke(app, ["dump", str(path), "--topic", "Topic", "-f", r"%o %s\n"])
     assert (result.exit_code, result.stdout) == (1, "0 \n1 good\n")
     assert "no body: Topic queue 0 offset 0: " in result.stderr
+
+
+def test_a_consumed_body_that_does_not_decompress_is_named_and_the_exit_code_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = InnerMessage(topic="Topic", queue_id=0, body=b"no stream", properties={}, sys_flag=COMPRESSED)
+    with open_store(tmp_path / "store", read_only=False, create=True) as store:
+        store.put_inner([bad])
+        store.put("Topic", b"good", queue_id=0)
+        messages = [MessageExt.of(message, "b") for message in store.get("Topic", 0, 0, 2).messages]
+    monkeypatch.setattr(cluster, "_check_consumed", lambda *_: None)
+    monkeypatch.setattr(cluster, "_pull", lambda _settings, _consumed, printed, _goes_on: printed.add(messages))
+    command = ["consume", "--topic", "Topic", "--group", "g", "-n", "127.0.0.1:1"]
+    result = CliRunner().invoke(app, [*command, "-f", r"%o %s\n"])
+    assert (result.exit_code, result.stdout) == (1, "0 \n1 good\n")
+    assert "no body: Topic queue 0 offset 0: " in result.stderr
+    assert CliRunner().invoke(app, [*command, "--bodies"]).exit_code == 0, "JSON says so itself"
+
+
+def test_half_of_a_surrogate_pair_is_no_end_of_a_dump() -> None:
+    assert LineFormat("%h \udce9").render(LINE | {"properties": {"a": "\udcff"}}) == b"a=\xff \xe9"
 
 
 def test_what_a_query_prints_as_json_produce_takes(root: Path, tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spark_mq.cli.message_lines import Unreadable
 from spark_mq.cli.pages import visible
 from spark_mq.cli.report import DAY_MS, LetterKind, bytes_in_words, dead_letters, midnights, topic_sizes
 from spark_mq.cli.stores import StorePlace, open_cluster
+from spark_mq.client.errors import ClientError
+from spark_mq.source.offsets import QueueId
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.rules.inner_messages import InnerMessage
@@ -63,7 +67,8 @@ def test_sizes_by_day_add_up_to_what_the_queues_hold(root: Path) -> None:
 
 def test_dead_letters_are_counted_by_group_origin_and_tries(root: Path) -> None:
     place = StorePlace(open_cluster(str(root), None))
-    found = dead_letters(place, place.topic_entries())
+    found, unreadable = dead_letters(place, place.topic_entries())
+    assert unreadable == []
     assert {kind: letters.messages for kind, letters in found.items()} == {
         LetterKind("billing", "orders", 16): 3,
         LetterKind("billing", "orders", 0): 1,
@@ -84,12 +89,36 @@ def test_the_page_is_one_file_that_a_browser_shows_without_asking_for_anything(r
     assert "http" not in text.replace("http-equiv", "")
 
 
+def test_dead_letters_that_cannot_be_read_are_counted_and_fail_the_report(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = StorePlace.lines
+
+    def spoilt(place: StorePlace, queue: QueueId, *given: Any, **named: Any) -> Iterator[Any]:
+        for line in lines(place, queue, *given, **named):
+            unreadable = queue.topic.startswith("%DLQ%") and line["queue_offset"] == 1
+            yield Unreadable(queue.topic, 0, 1, "bad body CRC") if unreadable else line
+
+    monkeypatch.setattr(StorePlace, "lines", spoilt)
+    text = run("report", root, exit_code=1)
+    assert text.count("1 dead letters cannot be read, the first: %DLQ%billing queue 0 offset 1: bad body CRC") == 2
+
+
+def test_what_is_missing_is_in_the_page_and_the_exit_code_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = StorePlace.topic_entries
+    error = ClientError("broker b does not answer")
+    monkeypatch.setattr(StorePlace, "known_entries", lambda place: (entries(place), [error]))
+    text = run("report", root, exit_code=1)
+    assert text.count("no answer: broker b does not answer") == 2, "in the page and on stderr"
+    assert "orders" in text
+
+
 def test_damage_is_in_the_report(fixture_store: FixtureStore) -> None:
     fixture = fixture_store("crcflip")
     run("recover", fixture.root)
-    page = Page(run("report", fixture.root))
+    page = Page(run("report", fixture.root, exit_code=1))
     page.assert_harmless()
-    assert any(text.startswith("cut by a recovery") for text in page.texts) or "none was found" in page.texts
+    assert any(text.startswith("cut by a recovery") for text in page.texts)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

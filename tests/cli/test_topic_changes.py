@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from spark_mq.cli import app
+from spark_mq.cli import app, topic_changes
+from spark_mq.cli.output import CommandError
+from spark_mq.cli.places import topic_entry
 from spark_mq.client.admin import Admin, NewTopic
-from spark_mq.client.errors import TopicRouteNotFoundError
+from spark_mq.client.errors import ClientError, TopicRouteNotFoundError
 from spark_mq.client.message import Message, MessageQueue
 from spark_mq.client.producer import Producer
+from spark_mq.lag.figures import LagReport
+from spark_mq.remoting.routes import BrokerData, ClusterInfo
 from storage import open_store
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import is_system_topic
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
@@ -88,6 +96,16 @@ def test_no_system_topic_is_suggested(pristine_store: Any, command: list[str], n
     assert not [one for one in suggested if is_system_topic(one, broker_name="broker-lab", cluster_name="LabCluster")]
 
 
+def test_queues_are_not_taken_away_before_they_can_be_read_to_their_end(root: Path) -> None:
+    before = topics_of(root)["orders"]
+    fewer = str(before.read_queue_count - 1)
+    assert "lower --write-queues first" in run("alter-topic", root, "orders", "--queues", fewer, exit_code=1)
+    assert topics_of(root)["orders"] == before
+    run("alter-topic", root, "orders", "--write-queues", fewer)
+    run("alter-topic", root, "orders", "--read-queues", fewer)
+    assert topics_of(root)["orders"].read_queue_count == int(fewer)
+
+
 def test_the_queues_of_an_ordered_topic_are_not_changed_here(root: Path) -> None:
     with open_store(root, read_only=False) as store:
         store.save_topic(replace(topics_of(root)["orders"], order=True))
@@ -97,6 +115,82 @@ def test_the_queues_of_an_ordered_topic_are_not_changed_here(root: Path) -> None
 
 
 # In a cluster
+
+
+class TwoClusters:
+    """A cluster's place: topic T at broker a of cluster one and b of cluster two, U at a alone."""
+
+    settings = None
+
+    def __init__(self, *_: object) -> None:
+        self.admin = self
+
+    deleted: ClassVar[list[tuple[str, str | None]]] = []
+
+    async def cluster_info(self) -> ClusterInfo:
+        names = {"one": "a", "two": "b"}
+        table = {
+            name: BrokerData(cluster=cluster, broker_name=name, broker_addresses={0: name})
+            for cluster, name in names.items()
+        }
+        by_cluster = {cluster: (name,) for cluster, name in names.items()}
+        return ClusterInfo(broker_address_table=table, cluster_address_table=by_cluster)
+
+    async def delete_topic(self, topic: str, *, cluster: str | None) -> None:
+        self.deleted.append((topic, cluster))
+
+    def topic_entries(self) -> list[dict[str, Any]]:
+        return [
+            topic_entry(topic, broker, None, {0: (0, end)})
+            for topic, broker, end in (("T", "a", 3), ("T", "b", 4), ("U", "a", 1))
+        ]
+
+    def known_topics(self) -> list[str]:
+        return ["T", "U"]
+
+    def is_system_topic(self, _: str) -> bool:
+        return False
+
+    def at_brokers(self, name: str) -> str:
+        return name
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_topic_that_is_deleted_in_one_cluster_is_not_said_to_be_deleted_in_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark_mq.cli.live_place.LivePlace", TwoClusters)
+    monkeypatch.setattr(TwoClusters, "deleted", [])
+    in_two = ("--cluster", "two", "--yes", "-n", "127.0.0.1:1")
+    assert json_of("delete-topic", "T", *in_two) == {"topic": "T", "brokers": ["b"], "messages": 4}
+    assert "no broker of cluster two has topic U" in run("delete-topic", "U", *in_two, exit_code=1)
+    assert TwoClusters.deleted == [("T", "two")]
+
+
+def test_who_is_asked_learns_whose_unread_messages_are_not_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Lag:
+        def __init__(self, _: object, *, cluster: str, **__: object) -> None:
+            assert cluster == "one"
+
+        def __enter__(self) -> Lag:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def look(self, keep: object) -> LagReport:
+            return LagReport(1, (), (ClientError("broker b does not answer"),))
+
+    monkeypatch.setattr("spark_mq.lag.of_cluster.ClusterLag", Lag)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
+    with pytest.raises(CommandError, match="nothing was changed"):
+        topic_changes._ask(TwoClusters(), "T", "one", 3)  # type: ignore[arg-type]
+    assert "broker b does not answer; how many messages are unread there is not known" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +212,11 @@ def test_a_topic_of_a_cluster_is_changed_and_then_deleted(cluster: OwnCluster) -
         assert found.attributes == {"message.type": "FIFO"}, "what is not named stays"
         with Producer(cluster.settings, "Senders") as producer:
             producer.send(Message("Changing", b"x"), MessageQueue("Changing", "own", 2))
+        admin.create_topic(NewTopic("ns%Changing", 2, 2))
+        wait_until(lambda: "ns%Changing" in admin.topics(), "the topic is registered")
+        (named,) = json_of("alter-topic", "Changing", "--queues", "3", "--namespace", "ns", *at)
+        assert (named["topic"], named["changed"]) == ("Changing", True), "a namespace is no part of a name"
+        assert admin.topic_config("ns%Changing")["own"].read_queue_count == 3
         assert "say --yes" in run("delete-topic", "Changing", *at, exit_code=2)
         assert "Changing" in admin.topics()
         done = json_of("delete-topic", "Changing", "--yes", *at)
@@ -153,3 +252,27 @@ def test_lag_and_report_of_a_cluster_have_what_the_broker_holds(cluster: OwnClus
     assert "Reported" in text
     assert "Readers" in text
     assert cluster.address in text
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_gone_is_never_fine(tmp_path: Path) -> None:
+    """A name server forgets it at once: what is left says nothing of it."""
+    with own_cluster(tmp_path) as cluster:
+        at = ("-n", cluster.name_server)
+        cluster.make_topic("Kept", 1)
+        queue = MessageQueue("Kept", "own", 0)
+        with Producer(cluster.settings, "Senders") as producer, Admin(cluster.settings) as admin:
+            producer.send(Message("Kept", b"x"), queue)
+            admin.create_group(SubscriptionGroupConfig("Readers"))
+            admin.store_group_offset("Readers", queue, 1)
+        run("lag", *at, "--fail-above", "0", "--broker", "own", "--topic", "Kept")
+        assert "broker ghost" in run("lag", *at, "--broker", "own", "--broker", "ghost", exit_code=1)
+        assert "no such cluster" in run("delete-topic", "Kept", "--yes", "--cluster", "none", *at, exit_code=2)
+        cluster.kill()
+        with Admin(cluster.settings) as admin:
+            wait_until(lambda: not admin.cluster_info().broker_address_table, "the name server has forgotten it")
+        assert "no broker is registered" in run("lag", *at, "--fail-above", "0", exit_code=1)
+        assert "no broker is registered" in run("exporter", *at, "--once", exit_code=1)
+        page = tmp_path / "report.html"
+        assert "no broker is registered" in run("report", *at, "-o", page, exit_code=1)
+        assert "no broker is registered" in page.read_text("utf-8")

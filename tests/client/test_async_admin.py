@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from spark_mq.client import AsyncAdmin, ClientSettings
-from spark_mq.client.errors import TopicRouteNotFoundError
+from spark_mq.client.errors import RequestTimeoutError, TopicHalfDeletedError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run
 from tests.support.planned_server import PlannedServer, planned_server
 
@@ -25,6 +25,30 @@ def test_calls_are_awaited_on_the_callers_loop() -> None:
     with planned_cluster("b1", "b2") as cluster:
         settings = cluster.settings
         assert asyncio.run(ask(settings)) == asyncio.run(ask(settings)) == run(ask(settings), 10_000) == [8, 16]
+
+
+def test_a_topic_that_one_broker_has_not_deleted_is_said_to_be_deleted_at_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def delete(_: AsyncAdmin, address: str, topic: str) -> None:
+        if address in refusing:
+            raise RequestTimeoutError("DELETE_TOPIC_IN_BROKER", 1, address)
+
+    async def brokers(_: AsyncAdmin, cluster: str | None) -> list[dict[int, str]]:
+        return [{0: "a:1"}, {0: "b:1"}]
+
+    async def ask() -> None:
+        async with AsyncAdmin(ClientSettings(("127.0.0.1:1",))) as admin:
+            await admin.delete_topic("T")
+
+    monkeypatch.setattr(AsyncAdmin, "_delete_at", delete)
+    monkeypatch.setattr(AsyncAdmin, "_brokers", brokers)
+    refusing = {"b:1"}
+    with pytest.raises(TopicHalfDeletedError, match="topic T is deleted at a:1, and not at b:1: "):
+        asyncio.run(ask())
+    refusing = {"a:1", "b:1"}
+    with pytest.raises(RequestTimeoutError):
+        asyncio.run(ask())
 
 
 def test_the_callers_loop_goes_on_meanwhile_and_a_call_may_be_cancelled() -> None:

@@ -106,6 +106,14 @@ def test_the_first_look_has_the_brokers_rates_and_the_second_its_own() -> None:
     assert (later.in_per_second, later.out_per_second) == (5.0, 10.0)
 
 
+def test_a_queue_without_a_rate_that_is_behind_leaves_the_time_to_catch_up_unknown() -> None:
+    looks = Looks()
+    looks.report(look(q0=Position(100, 60)))
+    later = look(NOW_MS + 10_000, q0=Position(110, 90), q1=Position(1_000, 0))
+    found = only(list(looks.report(later).groups))
+    assert (found.lag, found.in_per_second, found.catch_up_ms) == (1_020, 1.0, None)
+
+
 def test_rates_cover_a_minute_at_most_and_a_clock_that_was_set_back_begins_anew() -> None:
     looks = Looks()
     for second in (0, 30, 90):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_mq.client.admin import Admin
-from spark_mq.client.errors import ClientError, RequestTimeoutError
+from spark_mq.client.errors import BrokerNotFoundError, ClientError, NoBrokerError, RequestTimeoutError, ResponseError
 from spark_mq.client.message import Message, MessageQueue
 from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
@@ -35,13 +35,20 @@ class CountingAdmin:
         self.names = [f"group{number}" for number in range(groups)]
         self.brokers = brokers
         self.behind = behind
+        self.addresses: dict[str, dict[int, str]] = {}
         self.refused: ClientError | None = None
+        self.end_refused: ClientError | None = None
+        self.stored_queues = QUEUES
+        self.has_samples = True
         self.zeros_are_stored = True
         self.asked: Counter[str] = Counter()
 
     async def cluster_info(self) -> ClusterInfo:
         self.asked["info"] += 1
-        table = {name: BrokerData(cluster="c", broker_name=name, broker_addresses={0: name}) for name in self.brokers}
+        table = {
+            name: BrokerData(cluster="c", broker_name=name, broker_addresses=self.addresses.get(name, {0: name}))
+            for name in self.brokers
+        }
         return ClusterInfo(broker_address_table=table, cluster_address_table={"c": self.brokers})
 
     def _stats(self, address: str, topic: str) -> ConsumeStats:
@@ -57,7 +64,9 @@ class CountingAdmin:
 
     async def all_offsets(self, address: str) -> bytes:
         self.asked["43"] += 1
-        stored = {str(number): END - self.behind for number in range(QUEUES)} if self.zeros_are_stored else {}
+        stored = (
+            {str(number): END - self.behind for number in range(self.stored_queues)} if self.zeros_are_stored else {}
+        )
         return json.dumps({"offsetTable": {f"{t}@{g}": stored for t in self.topics for g in self.names}}).encode()
 
     async def time_spans(self, address: str, topic: str, group: str) -> tuple[QueueTimeSpan, ...]:
@@ -68,7 +77,12 @@ class CountingAdmin:
 
     async def broker_stats(self, address: str, name: str, key: str) -> BrokerStats:
         self.asked[name] += 1
-        return BrokerStats(minute=StatsItem(tps=3.0))
+        return BrokerStats(minute=StatsItem(tps=3.0) if self.has_samples else None)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        if self.end_refused is not None:
+            raise self.end_refused
+        return END
 
     def release(self) -> None:
         pass
@@ -154,6 +168,48 @@ def test_a_broker_that_does_not_answer_is_an_error_beside_the_others_figures() -
     assert report.errors == (admin.refused,)
     (group,) = report.groups
     assert {each.queue.broker_name for each in group.queues} == {"a"}
+
+
+def test_a_broker_that_is_not_registered_any_more_or_was_never_is_an_error() -> None:
+    admin = CountingAdmin(1, 1, brokers=("a", "b"))
+    lag = lag_of(admin)
+    assert lag.look().errors == ()
+    admin.brokers = ("a",)
+    for _ in range(2):
+        assert [str(error) for error in lag.look().errors] == [str(BrokerNotFoundError("b", 0))]
+    assert lag_of(admin).look().errors == (), "who does not know its name cannot notice"
+    (error,) = lag_of(admin, brokers=["a", "b"]).look().errors
+    assert (type(error), error.broker_name) == (BrokerNotFoundError, "b")
+
+
+def test_a_broker_without_an_address_is_an_error() -> None:
+    admin = CountingAdmin(1, 1, brokers=("a", "b"))
+    admin.addresses["b"] = {}
+    (error,) = lag_of(admin).look().errors
+    assert "broker b" in str(error)
+
+
+def test_a_name_server_that_knows_no_broker_ends_the_look() -> None:
+    admin = CountingAdmin(1, 1, brokers=())
+    with pytest.raises(NoBrokerError):
+        lag_of(admin).look()
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_queue_whose_end_is_not_to_be_had_hides_no_other_group(is_deleted: bool) -> None:
+    admin = CountingAdmin(1, 2)
+    admin.stored_queues = QUEUES + 1  # the last one is read, and not written any more
+    admin.end_refused = ResponseError(17 if is_deleted else 1, None, "a", "GET_MAX_OFFSET", "topic0")
+    report = lag_of(admin).look()
+    assert [(each.lag, each.unknown_queues) for each in report.groups] == [(QUEUES * 10, 1)] * 2
+    assert set(report.errors) == (set() if is_deleted else {admin.end_refused})
+
+
+def test_a_rate_that_a_broker_does_not_count_yet_is_unknown() -> None:
+    admin = CountingAdmin(1, 1)
+    admin.has_samples = False
+    (group,) = lag_of(admin).look().groups
+    assert (group.in_per_second, group.out_per_second, group.catch_up_ms) == (None, 4.0, None)
 
 
 def test_queues_that_are_left_out_cost_no_request() -> None:

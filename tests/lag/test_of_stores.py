@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_mq.conditions import OptionError
-from spark_mq.lag.checkpoints import read_position
+from spark_mq.lag.checkpoints import NoPositionError, read_position
 from spark_mq.lag.figures import GroupLag, Reader
 from spark_mq.lag.of_stores import StoreLag
 from spark_mq.source.cluster import Cluster
@@ -128,6 +128,42 @@ def test_a_query_stands_beside_the_groups_where_its_last_done_batch_ends(
         (Reader("billing"), 6),
     ]
     assert report.groups[0].oldest_unread_ms == clock.now_ms - (START_MS + 7_000)
+    cluster.close()
+
+
+def test_a_query_whose_position_is_not_to_be_had_is_an_error_beside_the_others(
+    root: Path, clock: Clock, tmp_path: Path
+) -> None:
+    commit(root, "billing", {("orders", 0): 4})
+    tree = {"orders": {"broker-a": {"0": {"next": 3, "before": None}}}}
+    begun = checkpoint(tmp_path / "begun", {0: tree}, done=None)
+    spoilt = checkpoint(tmp_path / "spoilt", {0: tree}, done=0)
+    cluster = Cluster.open([str(root)], broker_name="broker-a")
+    lag = StoreLag(cluster, checkpoints=[str(begun), str(spoilt)], clock=clock)
+    (spoilt / "metadata").unlink()
+    report = lag.look()
+    assert [each.reader.name for each in report.groups] == ["billing"]
+    assert [type(error) for error in report.errors] == [NoPositionError, OptionError]
+    assert f"{begun}: no batch of this query is done" in str(report.errors[0])
+    with pytest.raises(OptionError, match="has no file metadata"):
+        StoreLag(cluster, checkpoints=[str(spoilt)])
+    cluster.close()
+
+
+def test_a_querys_queues_of_brokers_whose_stores_are_missing_are_unknown(
+    root: Path, clock: Clock, tmp_path: Path
+) -> None:
+    next_offset = {"0": {"next": 3, "before": None}}
+    tree = {"orders": {"broker-a": next_offset, "broker-b": next_offset}}
+    directory = checkpoint(tmp_path / "c", {0: tree}, done=0)
+    cluster = Cluster.open([str(root)], broker_name="broker-a")
+    lag = StoreLag(cluster, checkpoints=[str(directory)], clock=clock)
+    (found,) = lag.look().groups
+    assert (found.lag, found.unknown_queues, len(found.queues)) == (7, 1, 2)
+    (chosen,) = lag.look(keep=lambda _, queue: queue.broker_name == "broker-a").groups
+    assert chosen.unknown_queues == 0
+    with pytest.raises(OptionError, match="no store of broker broker-b"):
+        StoreLag(cluster, brokers=["broker-a", "broker-b"])
     cluster.close()
 
 
