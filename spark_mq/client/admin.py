@@ -195,10 +195,10 @@ class AsyncAdmin(QueueCalls):
         """The names of all topics, or of a cluster's; sorted."""
         return await self._instance.name_servers.topics(cluster)
 
-    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """Beginning, end and last store time of each queue at each broker (202)."""
-        route = await self._instance.route(topic, refresh=True)
-        answers = await self._ask_topic(RequestCode.GET_TOPIC_STATS_INFO, topic, route.read_addresses)
+    async def topic_stats(self, topic: str, *, address: str | None = None) -> dict[MessageQueue, TopicOffset]:
+        """Beginning, end and last store time of each queue (202), at the broker of that address, or at each broker of the topic."""
+        addresses = (address,) if address else (await self._instance.route(topic, refresh=True)).read_addresses
+        answers = await self._ask_topic(RequestCode.GET_TOPIC_STATS_INFO, topic, addresses)
         code = RequestCode.GET_TOPIC_STATS_INFO
         bodies = [read_answer_body(TopicStatsTable, answer, address, code) for address, answer in answers]
         return {queue: offsets for body in bodies for queue, offsets in sorted(body.offset_table.items())}

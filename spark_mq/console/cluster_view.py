@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -12,10 +13,11 @@ from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.message_lines import Unreadable
 from spark_mq.cli.places import FoundMessage
 from spark_mq.client.admin import address_of_id
-from spark_mq.client.errors import ClientError
+from spark_mq.client.errors import ClientError, ResponseError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run
 from spark_mq.client.message import MessageQueue, decode_records
 from spark_mq.client.pulls import PullStatus
+from spark_mq.client.routes import read_address
 from spark_mq.client.settings import ClientSettings
 from spark_mq.console.store_view import open_transactions
 from spark_mq.console.views import (
@@ -31,7 +33,7 @@ from spark_mq.console.views import (
 )
 from spark_mq.lag.figures import LagReport
 from spark_mq.lag.of_cluster import ClusterLag
-from spark_mq.remoting.administration import ConsumerConnection
+from spark_mq.remoting.administration import ConsumerConnection, TopicOffset
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pulled_records import PulledPart, slice_of
 from storage import Message
@@ -39,6 +41,7 @@ from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import decode_offset_message_id
 from storage.names import MASTER_ID, same_address
 from storage.queues.scan import QueueSlice
+from storage.rules.response_codes import ResponseCode
 from storage.rules.half_messages import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE_ID, ended_halves
 from storage.transaction.half_queue import halves_of
 
@@ -86,7 +89,7 @@ class ClusterViews:
 
     @contextmanager
     def opened(self) -> Iterator[ClusterView]:
-        place = LivePlace(self._settings)
+        place = _Place(self._settings)
         try:
             yield ClusterView(place)
         finally:
@@ -101,11 +104,55 @@ class ClusterViews:
         self._kept.close()
 
 
+class _Place(LivePlace):
+    """A place that goes on without a broker that does not answer: its queues are missing, and `troubles` has the reason.
+
+    A command raises the first error instead. A topic of which no broker answers has no queues here.
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        super().__init__(settings)
+        self.troubles: dict[str, ClientError] = {}
+        """By broker name. Such a broker is not asked again by this place."""
+        self.incomplete: set[str] = set()
+        """The topics that miss queues."""
+
+    async def _stats_of(self, topic: str) -> dict[QueueId, TopicOffset]:
+        try:
+            route = await self.admin.route(self.at_brokers(topic))
+        except TopicRouteNotFoundError:
+            return {}
+        asked = [(name, read_address(found)) for name, found in sorted(route.brokers.items()) if found]
+        answers = await asyncio.gather(*(self._stats_at(topic, *each) for each in asked))
+        return {queue: offset for found in answers for queue, offset in found.items()}
+
+    async def _stats_at(self, topic: str, name: str, address: str) -> dict[QueueId, TopicOffset]:
+        try:
+            if name in self.troubles:
+                raise self.troubles[name]
+            found = await self.admin.topic_stats(self.at_brokers(topic), address=address)
+        except ClientError as error:
+            if isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+                return {}
+            self.troubles[name] = error
+            self.incomplete.add(topic)
+            return {}
+        return {QueueId(topic, queue.broker_name, queue.queue_id): each for queue, each in sorted(found.items())}
+
+
 class ClusterView:
     """The view of a cluster."""
 
-    def __init__(self, place: LivePlace) -> None:
+    def __init__(self, place: _Place) -> None:
         self.place = place
+
+    @property
+    def troubles(self) -> Mapping[str, ClientError]:
+        return self.place.troubles
+
+    @property
+    def incomplete(self) -> Collection[str]:
+        return self.place.incomplete
 
     def brokers(self) -> list[BrokerState]:
         known = self._addresses()
@@ -142,13 +189,17 @@ class ClusterView:
         minimum, maximum = self._bounds(queue)
         start = at = min(max(start, minimum), maximum)
         wanted = {tag.strip() for tag in tags.split("||")}
+        takes_all = tags.strip() == "*"
+        room = PAGE_BYTES
         found: list[Message | Unreadable] = []
         for _ in range(_PULLS_OF_TAGS):
-            if at >= maximum or at - start >= OFFSETS_LOOKED_AT or len(found) >= count:
+            if at >= maximum or at - start >= OFFSETS_LOOKED_AT or len(found) >= count or room <= 0:
                 break
             result = run(self.place.pulled(queue, at, min(_PULLED, count - len(found)), tags))
             if result.status is PullStatus.FOUND:  # a broker compares hashes
-                found += [each for each in decode_records(result.records) if each.tags in wanted]
+                got = [each for each in decode_records(result.records) if takes_all or each.tags in wanted]
+                found += got
+                room -= sum(each.size_bytes for each in got)
             if result.next_offset <= at:
                 break
             at = result.next_offset
@@ -156,7 +207,7 @@ class ClusterView:
 
     def _bounds(self, queue: QueueId) -> tuple[int, int]:
         if queue not in self.place.queues(queue.topic):
-            raise NotThereError(
+            raise self.troubles.get(queue.broker_name) or NotThereError(
                 f"there is no queue {queue.queue_id} of topic {queue.topic} at broker {queue.broker_name}"
             )
         return self.place.bounds(queue)
@@ -177,9 +228,15 @@ class ClusterView:
 
     def transactions(self) -> list[Transactions]:
         names = sorted({name for _, name, broker_id, _ in self._addresses() if broker_id == MASTER_ID})
-        return [found for name in names if (found := self._transactions(name)) is not None]
+        found = []
+        for name in names:
+            try:
+                found.append(self._transactions(name))
+            except ClientError as error:
+                self.place.troubles[name] = error
+        return found
 
-    def _transactions(self, name: str) -> Transactions | None:
+    def _transactions(self, name: str) -> Transactions:
         admin = self.place.admin
         queues = [MessageQueue(topic, name, QUEUE_ID) for topic in (HALF_TOPIC, OP_TOPIC)]
         run(admin.route(HALF_TOPIC))
@@ -211,11 +268,15 @@ class ClusterView:
     def timers(self) -> list[Timers]:
         masters = [(name, address) for _, name, broker_id, address in self._addresses() if broker_id == MASTER_ID]
         found = together([partial(figures_at, self.place.admin, address) for _, address in masters])
-        return [
-            self._timers(name, figures)
-            for (name, _), figures in zip(masters, found, strict=True)
-            if not isinstance(figures, ClientError)
-        ]
+        shown = []
+        for (name, _), figures in zip(masters, found, strict=True):
+            try:
+                if isinstance(figures, ClientError):
+                    raise figures
+                shown.append(self._timers(name, figures))
+            except ClientError as error:
+                self.place.troubles[name] = error
+        return shown
 
     def _timers(self, name: str, figures: Mapping[str, str]) -> Timers:
         levels = []

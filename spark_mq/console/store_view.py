@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -86,6 +86,8 @@ class StoreView:
         self._cluster = cluster
         self._stores = cluster.stores
         self._conf = conf
+        self.troubles: Mapping[str, Exception] = {}
+        self.incomplete: Collection[str] = ()
 
     def brokers(self) -> list[BrokerState]:
         names = self._cluster.cluster_names
@@ -114,9 +116,11 @@ class StoreView:
         store, (minimum, maximum) = self._store(queue), self._cluster.bounds(queue)
         start = at = min(max(start, minimum), maximum)
         found: list[Message | Unreadable] = []
-        while at < maximum and at - start < OFFSETS_LOOKED_AT and len(found) < count:
+        room = PAGE_BYTES
+        while at < maximum and at - start < OFFSETS_LOOKED_AT and len(found) < count and room > 0:
             got = store.get(queue.topic, queue.queue_id, at, count - len(found), tags=tags)
             found += got.messages
+            room -= sum(each.size_bytes for each in got.messages)
             if got.next_begin_offset <= at:
                 break
             at = got.next_begin_offset

@@ -6,7 +6,7 @@ is for one request: it is opened, asked, and closed before the page is made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -122,6 +122,16 @@ class View(Protocol):
     @property
     def place(self) -> Place: ...
 
+    @property
+    def troubles(self) -> Mapping[str, Exception]:
+        """Why what a broker has is missing in what was asked until now, by broker name."""
+        ...
+
+    @property
+    def incomplete(self) -> Collection[str]:
+        """The topics whose queues at these brokers are missing."""
+        ...
+
     def brokers(self) -> list[BrokerState]: ...
 
     def newest_ms(self, queue: QueueId) -> int | None:
@@ -129,11 +139,11 @@ class View(Protocol):
         ...
 
     def page(self, queue: QueueId, start: int, count: int) -> Page:
-        """The messages at up to `count` offsets from `start` on; fewer of large ones."""
+        """The messages at up to `count` offsets from `start` on; fewer of large ones: PAGE_BYTES, and the message that exceeds them."""
         ...
 
     def tagged(self, queue: QueueId, start: int, count: int, tags: str) -> Page:
-        """Up to `count` messages from an offset on with one of the tags (`A || B`), of OFFSETS_LOOKED_AT offsets at most."""
+        """Up to `count` messages from an offset on with one of the tags (`A || B`), of OFFSETS_LOOKED_AT offsets at most; fewer of large ones."""
         ...
 
     def by_message_id(self, msg_id: str) -> Sequence[FoundMessage]:

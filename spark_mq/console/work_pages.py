@@ -109,15 +109,18 @@ def dead_letters(request: Request) -> Response:
     letters = [DeadLetters(topic.removeprefix(DEAD_LETTER_PREFIX), topic, count) for topic, count in found.items()]
     name = asked.text("group")
     if name is None:
-        return page(request, "dead_letters.html", letters=sorted(letters))
+        return page(request, "dead_letters.html", letters=sorted(letters), missing=view.troubles)
     of_group = next((each for each in letters if each.group == name), None)
     if of_group is None:
+        for error in view.troubles.values():
+            raise error
         raise NotThereError(f"group {name} has no dead letters")
     preview = console.replays.preview(_replay(asked)) if "preview" in asked else None
     return page(
         request,
         "dead_letters_of_group.html",
         letters=of_group,
+        missing=view.troubles,
         asked=asked,
         targets=TARGETS,
         preview=None if preview is None else preview[:PREVIEW_LINES],
@@ -196,14 +199,14 @@ def transactions(request: Request) -> Response:
     """Half messages without an outcome."""
     with console_of(request).views.opened() as view:
         found = view.transactions()
-    return page(request, "transactions.html", transactions=found)
+    return page(request, "transactions.html", transactions=found, missing=view.troubles)
 
 
 def timers(request: Request) -> Response:
     """What waits for its time: delay levels, and the timer."""
     with console_of(request).views.opened() as view:
         found = view.timers()
-    return page(request, "timers.html", timers=found)
+    return page(request, "timers.html", timers=found, missing=view.troubles)
 
 
 def sinks(request: Request) -> Response:
