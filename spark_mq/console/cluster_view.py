@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 
 from spark_mq.cli.cluster import connection_of, figures_at, first_number
@@ -22,9 +22,12 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.console.store_view import open_transactions
 from spark_mq.console.views import (
     HALVES_LOOKED_AT,
+    LONGEST_WAIT_S,
     OFFSETS_LOOKED_AT,
     PAGE_BYTES,
+    VIEWS_AT_A_TIME,
     BrokerState,
+    BusyError,
     DelayLevel,
     NotThereError,
     Page,
@@ -41,8 +44,8 @@ from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import decode_offset_message_id
 from storage.names import MASTER_ID, same_address
 from storage.queues.scan import QueueSlice
-from storage.rules.response_codes import ResponseCode
 from storage.rules.half_messages import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE_ID, ended_halves
+from storage.rules.response_codes import ResponseCode
 from storage.transaction.half_queue import halves_of
 
 _PULLED = 32
@@ -86,14 +89,17 @@ class ClusterViews:
             raise
         self._lag = ClusterLag(settings, checkpoints=checkpoints)
         self._lag_lock = threading.Lock()
+        self._room = threading.BoundedSemaphore(VIEWS_AT_A_TIME)
 
     @contextmanager
     def opened(self) -> Iterator[ClusterView]:
-        place = _Place(self._settings)
+        if not self._room.acquire(timeout=LONGEST_WAIT_S):
+            raise BusyError
         try:
-            yield ClusterView(place)
+            with closing(_Place(self._settings)) as place:
+                yield ClusterView(place)
         finally:
-            place.close()
+            self._room.release()
 
     def lags(self) -> LagReport:
         with self._lag_lock:

@@ -63,7 +63,15 @@ def topics(request: Request) -> Response:
             )
         shown = [row for row in found.values() if shows_all or not view.place.is_system_topic(row.topic)]
     hidden = len(found) - len(shown)
-    return page(request, "topics.html", topics=sorted(shown), hidden=hidden, shows_all=shows_all, sampled=bool(rates), missing=view.troubles)
+    return page(
+        request,
+        "topics.html",
+        topics=sorted(shown),
+        hidden=hidden,
+        shows_all=shows_all,
+        sampled=bool(rates),
+        missing=view.troubles,
+    )
 
 
 class QueueRow(NamedTuple):

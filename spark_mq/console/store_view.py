@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from queue import Empty, LifoQueue
 
 import numpy as np
 
@@ -14,11 +15,14 @@ from spark_mq.cli.sinks import status_of
 from spark_mq.cli.stores import StorePlace, open_cluster
 from spark_mq.console.views import (
     HALVES_LOOKED_AT,
+    LONGEST_WAIT_S,
     OFFSETS_LOOKED_AT,
     OPEN_TRANSACTIONS,
     PAGE_BYTES,
     TIMED_MESSAGES,
+    VIEWS_AT_A_TIME,
     BrokerState,
+    BusyError,
     DelayLevel,
     OpenTransaction,
     Page,
@@ -51,7 +55,10 @@ from storage.transaction.progress import read_progress
 
 
 class StoreViews:
-    """Opened stores, which one request at a time looks at: a store is not for several threads."""
+    """Opened stores. A store is not for several threads, so each of VIEWS_AT_A_TIME has them opened for itself, and the lag, too.
+
+    A page that looks for long holds up neither the others nor the samples.
+    """
 
     is_cluster = False
 
@@ -59,23 +66,39 @@ class StoreViews:
         """`checkpoints` are directories of Spark queries, shown beside the groups. Raises what `Cluster.open` raises."""
         self.name = path
         self._conf = conf
-        self._cluster = open_cluster(path, conf)
-        self._lag = StoreLag(self._cluster, checkpoints=checkpoints)
-        self._lock = threading.Lock()
+        self._free: LifoQueue[Cluster | None] = LifoQueue()
+        for _ in range(VIEWS_AT_A_TIME):
+            self._free.put(None)  # it is opened when the others are taken
+        self._of_lag = open_cluster(path, conf)
+        self._lag = StoreLag(self._of_lag, checkpoints=checkpoints)
+        self._lag_lock = threading.Lock()
 
     @contextmanager
     def opened(self) -> Iterator[StoreView]:
-        with self._lock:
-            self._cluster.refresh()
-            yield StoreView(self._cluster, self._conf)
+        try:
+            cluster = self._free.get(timeout=LONGEST_WAIT_S)
+        except Empty:
+            raise BusyError from None
+        try:
+            if cluster is None:
+                cluster = open_cluster(self.name, self._conf)
+            else:
+                cluster.refresh()
+            yield StoreView(cluster, self._conf)
+        finally:
+            self._free.put(cluster)
 
     def lags(self) -> LagReport:
-        with self._lock:
+        with self._lag_lock:
             return self._lag.look()
 
     def close(self) -> None:
-        with self._lock:
-            self._cluster.close()
+        """Waits for the views that are open."""
+        for _ in range(VIEWS_AT_A_TIME):
+            if (cluster := self._free.get()) is not None:
+                cluster.close()
+        with self._lag_lock:
+            self._of_lag.close()
 
 
 class StoreView:
