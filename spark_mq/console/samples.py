@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -53,12 +53,15 @@ class Samples:
         self._times = array("q")
         self._unread: dict[tuple[Reader, str], array[int]] = {}
         """Of each reader and topic a value for each of the times, _UNKNOWN for none."""
+        self._queue_counts: Mapping[tuple[Reader, str], int] = {}
+        """Of the last look that had all brokers."""
         self._last_ends: deque[_Ends] = deque()
         self._report: LagReport | None = None
         self._lock = threading.Lock()
         self._first = threading.Lock()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="console-samples", daemon=True)
+        self._error: Exception | None = None
         self.trouble: str | None = None
         """Why the last look failed."""
 
@@ -84,6 +87,7 @@ class Samples:
     def _note(self, error: Exception) -> None:
         described = describe(error)
         text = repr(error) if described is None else described.text
+        self._error = error
         if text != self.trouble:
             _LOG.warning("no sample: %s", text, exc_info=described is None)
         self.trouble = text
@@ -122,6 +126,12 @@ class Samples:
     def _add(self, now_ms: int, report: LagReport) -> None:
         """Add a value of each reader and topic. The caller has the lock."""
         now = {(each.reader, topic): lag for each in report.groups for topic, lag in _by_topic(each).items()}
+        counts = Counter((each.reader, queue.queue.topic) for each in report.groups for queue in each.queues)
+        if not report.errors:
+            self._queue_counts = counts
+        for pair in now:
+            if counts[pair] < self._queue_counts.get(pair, 0):  # the others are at a broker that did not answer
+                now[pair] = None
         before = len(self._times)
         for pair in now.keys() - self._unread.keys():
             self._unread[pair] = array("q", [_UNKNOWN]) * before
@@ -136,7 +146,9 @@ class Samples:
                 del self._unread[pair]
 
     def report(self) -> LagReport:
-        """Who is behind, by the last look, or by one that is made now: by one request, while others wait for it."""
+        """Who is behind, by the last look that succeeded. Before one, a look is made now, and others wait for it; if looks have failed
+        until now, raises the last one's error: the next look of the thread may succeed.
+        """
         if (found := self._newest()) is not None:
             return found
         with self._first:
@@ -145,6 +157,8 @@ class Samples:
 
     def _newest(self) -> LagReport | None:
         with self._lock:
+            if self._report is None and self._error is not None:
+                raise self._error.with_traceback(None)
             return self._report
 
     def rates(self) -> dict[str, float]:

@@ -45,6 +45,7 @@ from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.files.local_file_system import UNKNOWN, LocalFileSystem, disk_used_percent
 from storage.files.remote import file_system_of
 from storage.format.delay import due_times_ms, effective_precision_ms
+from storage.queues.get import MAX_TRANSFER_BYTES
 from storage.rules.delays import REAL_TOPIC, TIMER_TOPIC
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID
 from storage.tables.delay_progress import read_timer_checkpoint
@@ -141,7 +142,9 @@ class StoreView:
         found: list[Message | Unreadable] = []
         room = PAGE_BYTES
         while at < maximum and at - start < OFFSETS_LOOKED_AT and len(found) < count and room > 0:
-            got = store.get(queue.topic, queue.queue_id, at, count - len(found), tags=tags)
+            got = store.get(
+                queue.topic, queue.queue_id, at, count - len(found), tags=tags, max_bytes=min(room, MAX_TRANSFER_BYTES)
+            )
             found += got.messages
             room -= sum(each.size_bytes for each in got.messages)
             if got.next_begin_offset <= at:

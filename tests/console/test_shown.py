@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tracemalloc
 import unicodedata
 
 import pytest
@@ -49,10 +50,37 @@ def test_a_body_is_cut_at_its_bound() -> None:
     assert as_text(b"x" * TEXT_CHARACTERS).is_whole
     cut = as_text(b"x" * (TEXT_CHARACTERS + 1))
     assert (len(cut.text), cut.is_whole) == (TEXT_CHARACTERS, False)
-    four_mib = b"x" * (4 << 20)
-    assert as_text(four_mib, everything=True) == (four_mib.decode(), True)
+    whole = b"x" * ALL_CHARACTERS
+    assert as_text(whole, everything=True) == (whole.decode(), True)
     assert not as_text(b"x" * (ALL_CHARACTERS + 1), everything=True).is_whole
     assert as_text("é".encode() * TEXT_CHARACTERS).is_whole
+
+
+def test_the_bound_is_of_the_characters_that_are_shown() -> None:
+    for body in (b"\x01" * (ALL_CHARACTERS // 2), b"[" + b'"\\u0001",' * 100_000 + b'"\xc2\x85"]'):
+        for shown in (as_text, as_json):
+            part = shown(body, everything=True)
+            assert part is None or len(part.text) <= ALL_CHARACTERS
+    cut = as_text(b"\x01" * (ALL_CHARACTERS // 2), everything=True)
+    assert (len(cut.text), cut.is_whole) == (ALL_CHARACTERS, False)
+
+
+def test_indentation_does_not_make_a_small_body_large() -> None:
+    deep = b"[" * 500 + b",".join([b"1"] * 500_000) + b"]" * 500
+    tracemalloc.start()
+    try:
+        part = as_json(deep, everything=True)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert part is not None
+    assert (len(part.text), part.is_whole) == (ALL_CHARACTERS, False)
+    assert peak < 150 << 20  # with the values of the body
+    few = as_json(b"[" * 500 + b"1,2" + b"]" * 500, everything=True)
+    assert few is not None
+    assert few.is_whole
+    assert json.loads(few.text) == json.loads(b"[" * 500 + b"1,2" + b"]" * 500)
+    assert max(map(len, few.text.split("\n"))) < 100
 
 
 def test_bytes_that_are_no_text_are_marked() -> None:
