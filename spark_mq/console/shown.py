@@ -16,8 +16,8 @@ from storage.format.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK,
 
 TEXT_CHARACTERS = 64 << 10
 """Of a body's text that a page shows at first."""
-ALL_CHARACTERS = 1 << 20
-"""Of a body's text that a page shows at all."""
+ALL_CHARACTERS = 5 << 20
+"""Of a body's text that a page shows at all: RocketMQ's largest message has 4 MiB."""
 HEX_BYTES = 4 << 10
 ALL_HEX_BYTES = 256 << 10
 JSON_BYTES = 2 << 20
