@@ -6,12 +6,13 @@ import asyncio
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 
 from spark_mq.cli.cluster import connection_of, figures_at, first_number
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.places import FoundMessage
+from spark_mq.cli.places import FoundMessage, KeySearch
 from spark_mq.client.admin import address_of_id
 from spark_mq.client.errors import ClientError, ResponseError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run
@@ -123,6 +124,20 @@ class _Place(LivePlace):
         self.incomplete: set[str] = set()
         """The topics that miss queues."""
 
+    def by_key(self, search: KeySearch) -> list[FoundMessage]:
+        return [each._replace(message=self.shown(each.message)) for each in super().by_key(search)]
+
+    def by_message_id(self, msg_id: str, topic: str | None) -> list[FoundMessage]:
+        return [each._replace(message=self.shown(each.message)) for each in super().by_message_id(msg_id, topic)]
+
+    def messages(self, queue: QueueId, start: int, end: int) -> Iterator[Message]:
+        return map(self.shown, super().messages(queue, start, end))
+
+    def shown(self, message: Message) -> Message:
+        """With the topic's name as this place has it, so that links lead back to the message."""
+        here = self.here(message.topic)
+        return message if here == message.topic else replace(message, topic=here)
+
     async def _stats_of(self, topic: str) -> dict[QueueId, TopicOffset]:
         try:
             route = await self.admin.route(self.at_brokers(topic))
@@ -203,7 +218,11 @@ class ClusterView:
                 break
             result = run(self.place.pulled(queue, at, min(_PULLED, count - len(found)), tags))
             if result.status is PullStatus.FOUND:  # a broker compares hashes
-                got = [each for each in decode_records(result.records) if takes_all or each.tags in wanted]
+                got = [
+                    self.place.shown(each)
+                    for each in decode_records(result.records)
+                    if takes_all or each.tags in wanted
+                ]
                 found += got
                 room -= sum(each.size_bytes for each in got)
             if result.next_offset <= at:
@@ -225,6 +244,9 @@ class ClusterView:
         if not any(same_address(address, known) for *_, known in self._addresses()):
             raise NotThereError(f"the id names the broker {address}, and the cluster has none of that address")
         return self.place.by_message_id(msg_id, None)
+
+    def here(self, topic: str) -> str:
+        return self.place.here(topic)
 
     def log_place(self, found: FoundMessage) -> None:
         return None

@@ -274,7 +274,7 @@ def message(request: Request) -> Response:
     shows_all = "all" in asked
     with console.views.opened() as view:
         found = _wanted(view, asked)
-        place = view.log_place(found)
+        place, origin = view.log_place(found), _origin(view, found.message)
     body = body_of(found.message)
     form = one_of(asked.text("as") or ("text" if body.is_text else "hex"), _FORMS, "form of a body:")
     plain = found.message.body if body.plain is None else body.plain
@@ -293,7 +293,7 @@ def message(request: Request) -> Response:
         part=part,
         shows_all=shows_all,
         here=_address(found, asked),
-        origin=_origin(found.message),
+        origin=origin,
     )
 
 
@@ -310,10 +310,11 @@ def _address(found: FoundMessage, asked: Asked) -> dict[str, str | int]:
     }
 
 
-def _origin(message: Message) -> str | None:
+def _origin(view: View, message: Message) -> str | None:
     """The topic that a message was sent to, of one that waits, is retried or is dead."""
     properties = message.properties
-    return properties.get("RETRY_TOPIC") or properties.get(REAL_TOPIC)
+    found = properties.get("RETRY_TOPIC") or properties.get(REAL_TOPIC)
+    return None if found is None else view.here(found)
 
 
 def _wanted(view: View, asked: Asked) -> FoundMessage:
@@ -384,7 +385,7 @@ def related(request: Request) -> Response:
         found = _wanted(view, asked)
         key = found.message.unique_key
         known = set(view.place.known_topics())
-        wanted = [found.message.topic, *filter(None, [_origin(found.message)])]
+        wanted = [found.message.topic, *filter(None, [_origin(view, found.message)])]
         wanted += sorted(name for name in known if is_retry_or_dead_letter_topic(name))
         topics = [name for name in dict.fromkeys(wanted) if name in known]
         if key is not None:

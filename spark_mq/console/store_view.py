@@ -155,6 +155,9 @@ class StoreView:
     def by_message_id(self, msg_id: str) -> list[FoundMessage]:
         return self.place.by_message_id(msg_id, None)
 
+    def here(self, topic: str) -> str:
+        return topic
+
     def log_place(self, found: FoundMessage) -> str | None:
         place = found.message.commitlog_offset
         for file in self._stores[found.broker_name].log.files:

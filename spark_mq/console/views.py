@@ -157,6 +157,10 @@ class View(Protocol):
         """The message of a broker's id. Raises ValueError where it is no such id."""
         ...
 
+    def here(self, topic: str) -> str:
+        """A topic's name in a property of a message, as the pages have it: without the namespace."""
+        ...
+
     def log_place(self, found: FoundMessage) -> str | None:
         """File of the log, and position in it, of a message; None where the files cannot be seen."""
         ...

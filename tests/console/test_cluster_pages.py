@@ -77,6 +77,7 @@ def text_of(client: TestClient, address: str, status: int = 200) -> str:
         ("/topic?name=Orders", "order 89"),
         ("/topic?name=Orders&queue=0&offset=10", "order 10"),
         ("/topic?name=Orders&queue=0&tag=open", "order 80"),
+        ("/topic?name=Orders&queue=0&tag=*", "order 41"),
         ("/topic?name=Orders&key=order-17", "order 17"),
         ("/topic?name=Orders&time=-1h", "order 0"),
         ("/message?topic=Orders&broker=own&queue=0&offset=3", "order 3"),
@@ -95,6 +96,23 @@ def test_what_waits_at_a_delay_level_is_shown(client: TestClient) -> None:
     while "18" not in (text := text_of(client, "/timers")) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert re.search(r"18\s+1\s", text)
+
+
+def test_a_message_of_a_namespace_is_found_by_its_name_there(cluster: OwnCluster, open_console: OpenConsole) -> None:
+    for topic in ("ns%Spaced", "ns%Origin"):
+        cluster.make_topic(topic, 1)
+    with Producer(cluster.settings, "Makers") as producer:
+        for topic, body in (("ns%Spaced", b"the copy"), ("ns%Origin", b"the first")):
+            properties = {"UNIQ_KEY": "SPACED", "RETRY_TOPIC": "ns%Origin", "KEYS": "spaced"}
+            producer.hand_on(Message(topic, body, properties=properties), MessageQueue(topic, "own", 0))
+    client = open_console(connection=Connection(name_server=cluster.name_server, namespace="ns"))
+    for query in ("queue=0", "key=spaced", "queue=0&tag=*"):
+        links = Structure(client.get(f"/topic?name=Spaced&{query}").text).links
+        assert "/message?topic=Spaced&broker=own&queue=0&offset=0" in links
+    here = "topic=Spaced&broker=own&queue=0&offset=0"
+    assert "ns%" not in Structure(client.get(f"/message?{here}").text).text.split("Properties")[0]
+    copies = Structure(client.get(f"/message/related?{here}").text)
+    assert "/message?topic=Origin&broker=own&queue=0&offset=0" in copies.links
 
 
 def test_an_open_transaction_is_shown(cluster: OwnCluster, client: TestClient) -> None:

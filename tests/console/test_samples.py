@@ -47,12 +47,12 @@ class PlannedViews:
         return 0, self.ends[queue]
 
     def lags(self) -> LagReport:
+        self.looks += 1
         if self.error is not None:
             raise self.error
         positions = {
             (GROUP, queue): Position(end, None if queue.topic == "B" else 0) for queue, end in self.ends.items()
         }
-        self.looks += 1
         return self._looks.report(Look(self.now_ms, positions, {}, {}))._replace(errors=self.errors)
 
     def close(self) -> None: ...
@@ -146,11 +146,13 @@ def test_a_report_stays_where_the_ends_of_topics_cannot_be_read(views: PlannedVi
 def test_a_topic_that_misses_queues_has_no_rate_and_none_against_that_look(
     views: PlannedViews, samples: Samples
 ) -> None:
-    look(views, samples, 0, 100, 100, 0)
     views.incomplete = {"A"}
-    look(views, samples, 1_000, 100, 0, 5)
-    assert samples.rates() == {"B": 5.0}
+    look(views, samples, 0, 100, 0, 0)
+    look(views, samples, 500, 150, 0, 0)
+    assert samples.rates() == {"B": 0.0}
     views.incomplete = set()
+    look(views, samples, 1_000, 100, 100, 5)
+    assert samples.rates() == {"B": 5.0}
     look(views, samples, 70_000, 100, 100, 5)
     look(views, samples, 80_000, 110, 110, 5)
     assert samples.rates() == {"A": 2.0, "B": 0.0}
