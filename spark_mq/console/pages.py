@@ -24,7 +24,7 @@ from spark_mq.cli.visible_text import visible
 from spark_mq.console.replays import Replays
 from spark_mq.console.samples import Samples
 from spark_mq.console.security import Access
-from spark_mq.console.shown import compression_of
+from spark_mq.console.shown import compression_of, shown_place
 from spark_mq.console.views import Views
 from spark_mq.options import parse_time
 from spark_mq.source.archive_table import Place as ArchivePlace
@@ -178,6 +178,7 @@ def _environment() -> Environment:
         "lines": lines,
         "compression": compression_of,
         "host": host_text,
+        "place": shown_place,
     }
     return made
 

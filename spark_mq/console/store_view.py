@@ -207,7 +207,9 @@ def _state(cluster_name: str, name: str, store: MessageStore) -> BrokerState:
     if LocalFileSystem().exists(store.root):
         used = disk_used_percent(store.root)
         figures["disk used"] = None if used == UNKNOWN else f"{used} %"
-        figures["last stop"] = "clean" if plan.was_clean else "none: open in a broker, or killed"
+        figures["last stop before the console's start"] = (
+            "clean" if plan.was_clean else "none: open in a broker, or killed"
+        )
     role = mode.broker_role.lower().replace("_", " ")
     broker_id = store.config.settings.get("brokerId", "")
     number = int(broker_id) if broker_id.isdecimal() and len(broker_id) < 10 else None

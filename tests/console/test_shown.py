@@ -21,6 +21,7 @@ from spark_mq.console.shown import (
     as_hex,
     as_json,
     as_text,
+    shown_place,
 )
 
 
@@ -141,3 +142,18 @@ def test_what_is_no_json_or_too_much_is_not_shown_as_json(body: bytes) -> None:
 
 def test_long_numbers_are_no_trouble() -> None:
     assert as_json(b"[" + b"9" * 10_000 + b"]") is not None
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("/data/a#b?c@d/store", "/data/a#b?c@d/store"),
+        ("s3://bucket/store", "s3://bucket/store"),
+        ("sftp://user:pass@word@host:22/a/b", "sftp://host:22/a/b"),
+        ("https://account.example/table?sig=secret#secret", "https://account.example/table"),
+        ("abfs://box@account.example/table?sig=secret", "abfs://box@account.example/table"),
+        ("https://host?sig=secret@x/", "https://host"),
+    ],
+)
+def test_a_place_is_shown_without_secrets(place: str, shown: str) -> None:
+    assert shown_place(place) == shown
