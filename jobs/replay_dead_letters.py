@@ -30,7 +30,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
@@ -317,7 +317,7 @@ def run(
 ) -> JobReport:
     group = validate_group(options.group)
     if not connection.is_chosen(path):
-        root = plain_path(path or "").rstrip("/") or "/"
+        root = _root(path)
         of_store = StoreLetters(root, group, options.to, conf=shared.conf, lock_timeout_ms=shared.lock_timeout_ms)
         source = {"path": root} if shared.conf is None else {"path": root, "conf": shared.conf}
         report = _locked_run(options, of_store, source)
@@ -332,6 +332,41 @@ def run(
             return _locked_run(options, letters, cluster.to_options())
     except ReplayAtWorkError as error:
         return JobReport([f"nothing done: {error}"], is_busy=True, figures={"nothing_done": str(error)})
+
+
+def _root(path: str | None) -> str:
+    return plain_path(path or "").rstrip("/") or "/"
+
+
+def preview(
+    shared: Shared,
+    options: Replay,
+    settled: Collection[str] | None,
+    *,
+    path: str | None = None,
+    connection: Connection = NO_CLUSTER,
+) -> JobReport:
+    """What a run would do, without Spark and without `--where`; nothing is written.
+
+    `settled` are the message ids of the letters that the audit of the run calls settled; None: it has no audit, the log says.
+    """
+    options = with_fields(options, dry_run=True, audit=None, where=None)
+    if not connection.is_chosen(path):
+        return _preview(options, StoreLetters(_root(path), options.group, options.to, conf=shared.conf), settled)
+    from spark_mq.cluster_replay import ClusterLetters
+
+    with closing(ClusterLetters(connection.cluster(), options.group, options.to)) as letters:
+        return _preview(options, letters, settled)
+
+
+def _preview(options: Replay, place: Letters, settled: Collection[str] | None) -> JobReport:
+    if not place.exist():
+        return JobReport([f"group {options.group} has no dead letters"])
+    letters = place.listed(*options.between_ms())
+    if settled is None:
+        return _replay(options, place, letters)
+    left = [letter for letter in letters if options.again or letter.msg_id not in settled]
+    return _replay(options, place, left, NoAudit())
 
 
 def _locked_run(options: Replay, place: Letters, source: Mapping[str, str]) -> JobReport:

@@ -57,6 +57,8 @@ REPLAYED = "replayed"
 REFUSED = "refused"
 NOT_MADE = "not_made"
 UNKNOWN = "unknown"
+SETTLED = (REPLAYED, UNKNOWN)
+"""Results that keep a dead letter from another replay."""
 
 
 class DeadLetter(NamedTuple):

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from spark_mq.conditions import OptionError, SparkMqError
-from spark_mq.replay import PLANNED, REPLAYED, UNKNOWN, DeadLetter, OpenPlan, Outcome
+from spark_mq.replay import PLANNED, SETTLED, DeadLetter, OpenPlan, Outcome
 from spark_mq.source.rows import EARLIER_PLACE_COLUMN_NAMES
 from spark_mq.spark_versions import SparkNotFoundError, not_installed
 from storage.names import dead_letter_topic
@@ -30,9 +30,6 @@ try:
     from pyspark.sql import functions as f
 except ImportError as error:
     raise SparkNotFoundError(not_installed(error), name=error.name) from error
-
-SETTLED = (REPLAYED, UNKNOWN)
-"""Results that keep a dead letter from another replay."""
 
 _LETTER = ("queue_id", "queue_offset", "msg_id", "unique_key", "origin_topic")
 _SCHEMA = """

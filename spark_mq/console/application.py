@@ -1,7 +1,7 @@
 """The application: its addresses, and errors as pages.
 
     /                overview            /groups /group /samples             who is behind
-    /topics /topic   topics, messages    /dead-letters /dead-letters/replay  dead letters
+    /topics /topic   topics, messages    /dead-letters /dead-letters/…  dead letters
     /message …       one message         /transactions /timers /sinks /archive
 
 Pages are made in threads: stores and clients wait. `open_console` makes the application of a command line.
@@ -26,7 +26,7 @@ from spark_mq.conditions import OptionError, SparkMqError
 from spark_mq.console import message_pages, work_pages
 from spark_mq.console.pages import Console, console_of, page
 from spark_mq.console.security import LOGIN, STATIC, Guard
-from spark_mq.console.views import NotThereError
+from spark_mq.console.views import BusyError, NotThereError
 from spark_mq.session import SESSION_ERRORS
 from storage.errors import DescribedError, NameIllegalError
 
@@ -56,6 +56,7 @@ def application(console: Console) -> ASGIApp:
         Route("/group", work_pages.group),
         Route("/samples", work_pages.samples),
         Route("/dead-letters", work_pages.dead_letters),
+        Route("/dead-letters/preview", work_pages.preview, methods=["POST"]),
         Route("/dead-letters/replay", work_pages.replay, methods=["POST"]),
         Route("/dead-letters/run", work_pages.replay_run),
         Route("/transactions", work_pages.transactions),
@@ -108,6 +109,7 @@ async def login(request: Request) -> Response:
 # Errors
 
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    (BusyError, 503),
     (NotThereError, 404),
     (work_pages.ForbiddenError, 403),
     (UsageError, 400),

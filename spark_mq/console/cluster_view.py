@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 
 from spark_mq.cli.cluster import connection_of, figures_at, first_number
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.places import FoundMessage
+from spark_mq.cli.places import FoundMessage, KeySearch
 from spark_mq.client.admin import address_of_id
-from spark_mq.client.errors import ClientError
+from spark_mq.client.errors import ClientError, ResponseError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run
 from spark_mq.client.message import MessageQueue, decode_records
 from spark_mq.client.pulls import PullStatus
+from spark_mq.client.routes import read_address
 from spark_mq.client.settings import ClientSettings
 from spark_mq.console.store_view import open_transactions
 from spark_mq.console.views import (
     HALVES_LOOKED_AT,
+    LONGEST_WAIT_S,
     OFFSETS_LOOKED_AT,
     PAGE_BYTES,
+    VIEWS_AT_A_TIME,
     BrokerState,
+    BusyError,
     DelayLevel,
     NotThereError,
     Page,
@@ -31,7 +37,7 @@ from spark_mq.console.views import (
 )
 from spark_mq.lag.figures import LagReport
 from spark_mq.lag.of_cluster import ClusterLag
-from spark_mq.remoting.administration import ConsumerConnection
+from spark_mq.remoting.administration import ConsumerConnection, TopicOffset
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pulled_records import PulledPart, slice_of
 from storage import Message
@@ -40,6 +46,7 @@ from storage.format.record import decode_offset_message_id
 from storage.names import MASTER_ID, same_address
 from storage.queues.scan import QueueSlice
 from storage.rules.half_messages import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE_ID, ended_halves
+from storage.rules.response_codes import ResponseCode
 from storage.transaction.half_queue import halves_of
 
 _PULLED = 32
@@ -83,14 +90,17 @@ class ClusterViews:
             raise
         self._lag = ClusterLag(settings, checkpoints=checkpoints)
         self._lag_lock = threading.Lock()
+        self._room = threading.BoundedSemaphore(VIEWS_AT_A_TIME)
 
     @contextmanager
     def opened(self) -> Iterator[ClusterView]:
-        place = LivePlace(self._settings)
+        if not self._room.acquire(timeout=LONGEST_WAIT_S):
+            raise BusyError
         try:
-            yield ClusterView(place)
+            with closing(_Place(self._settings)) as place:
+                yield ClusterView(place)
         finally:
-            place.close()
+            self._room.release()
 
     def lags(self) -> LagReport:
         with self._lag_lock:
@@ -101,11 +111,69 @@ class ClusterViews:
         self._kept.close()
 
 
+class _Place(LivePlace):
+    """A place that goes on without a broker that does not answer: its queues are missing, and `troubles` has the reason.
+
+    A command raises the first error instead. A topic of which no broker answers has no queues here.
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        super().__init__(settings)
+        self.troubles: dict[str, ClientError] = {}
+        """By broker name. Such a broker is not asked again by this place."""
+        self.incomplete: set[str] = set()
+        """The topics that miss queues."""
+
+    def by_key(self, search: KeySearch) -> list[FoundMessage]:
+        return [each._replace(message=self.shown(each.message)) for each in super().by_key(search)]
+
+    def by_message_id(self, msg_id: str, topic: str | None) -> list[FoundMessage]:
+        return [each._replace(message=self.shown(each.message)) for each in super().by_message_id(msg_id, topic)]
+
+    def messages(self, queue: QueueId, start: int, end: int) -> Iterator[Message]:
+        return map(self.shown, super().messages(queue, start, end))
+
+    def shown(self, message: Message) -> Message:
+        """With the topic's name as this place has it, so that links lead back to the message."""
+        here = self.here(message.topic)
+        return message if here == message.topic else replace(message, topic=here)
+
+    async def _stats_of(self, topic: str) -> dict[QueueId, TopicOffset]:
+        try:
+            route = await self.admin.route(self.at_brokers(topic))
+        except TopicRouteNotFoundError:
+            return {}
+        asked = [(name, read_address(found)) for name, found in sorted(route.brokers.items()) if found]
+        answers = await asyncio.gather(*(self._stats_at(topic, *each) for each in asked))
+        return {queue: offset for found in answers for queue, offset in found.items()}
+
+    async def _stats_at(self, topic: str, name: str, address: str) -> dict[QueueId, TopicOffset]:
+        try:
+            if name in self.troubles:
+                raise self.troubles[name]
+            found = await self.admin.topic_stats(self.at_brokers(topic), address=address)
+        except ClientError as error:
+            if isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+                return {}
+            self.troubles[name] = error
+            self.incomplete.add(topic)
+            return {}
+        return {QueueId(topic, queue.broker_name, queue.queue_id): each for queue, each in sorted(found.items())}
+
+
 class ClusterView:
     """The view of a cluster."""
 
-    def __init__(self, place: LivePlace) -> None:
+    def __init__(self, place: _Place) -> None:
         self.place = place
+
+    @property
+    def troubles(self) -> Mapping[str, ClientError]:
+        return self.place.troubles
+
+    @property
+    def incomplete(self) -> Collection[str]:
+        return self.place.incomplete
 
     def brokers(self) -> list[BrokerState]:
         known = self._addresses()
@@ -142,13 +210,21 @@ class ClusterView:
         minimum, maximum = self._bounds(queue)
         start = at = min(max(start, minimum), maximum)
         wanted = {tag.strip() for tag in tags.split("||")}
+        takes_all = tags.strip() == "*"
+        room = PAGE_BYTES
         found: list[Message | Unreadable] = []
         for _ in range(_PULLS_OF_TAGS):
-            if at >= maximum or at - start >= OFFSETS_LOOKED_AT or len(found) >= count:
+            if at >= maximum or at - start >= OFFSETS_LOOKED_AT or len(found) >= count or room <= 0:
                 break
             result = run(self.place.pulled(queue, at, min(_PULLED, count - len(found)), tags))
             if result.status is PullStatus.FOUND:  # a broker compares hashes
-                found += [each for each in decode_records(result.records) if each.tags in wanted]
+                got = [
+                    self.place.shown(each)
+                    for each in decode_records(result.records)
+                    if takes_all or each.tags in wanted
+                ]
+                found += got
+                room -= sum(each.size_bytes for each in got)
             if result.next_offset <= at:
                 break
             at = result.next_offset
@@ -156,7 +232,7 @@ class ClusterView:
 
     def _bounds(self, queue: QueueId) -> tuple[int, int]:
         if queue not in self.place.queues(queue.topic):
-            raise NotThereError(
+            raise self.troubles.get(queue.broker_name) or NotThereError(
                 f"there is no queue {queue.queue_id} of topic {queue.topic} at broker {queue.broker_name}"
             )
         return self.place.bounds(queue)
@@ -169,6 +245,9 @@ class ClusterView:
             raise NotThereError(f"the id names the broker {address}, and the cluster has none of that address")
         return self.place.by_message_id(msg_id, None)
 
+    def here(self, topic: str) -> str:
+        return self.place.here(topic)
+
     def log_place(self, found: FoundMessage) -> None:
         return None
 
@@ -177,9 +256,15 @@ class ClusterView:
 
     def transactions(self) -> list[Transactions]:
         names = sorted({name for _, name, broker_id, _ in self._addresses() if broker_id == MASTER_ID})
-        return [found for name in names if (found := self._transactions(name)) is not None]
+        found = []
+        for name in names:
+            try:
+                found.append(self._transactions(name))
+            except ClientError as error:
+                self.place.troubles[name] = error
+        return found
 
-    def _transactions(self, name: str) -> Transactions | None:
+    def _transactions(self, name: str) -> Transactions:
         admin = self.place.admin
         queues = [MessageQueue(topic, name, QUEUE_ID) for topic in (HALF_TOPIC, OP_TOPIC)]
         run(admin.route(HALF_TOPIC))
@@ -211,11 +296,15 @@ class ClusterView:
     def timers(self) -> list[Timers]:
         masters = [(name, address) for _, name, broker_id, address in self._addresses() if broker_id == MASTER_ID]
         found = together([partial(figures_at, self.place.admin, address) for _, address in masters])
-        return [
-            self._timers(name, figures)
-            for (name, _), figures in zip(masters, found, strict=True)
-            if not isinstance(figures, ClientError)
-        ]
+        shown = []
+        for (name, _), figures in zip(masters, found, strict=True):
+            try:
+                if isinstance(figures, ClientError):
+                    raise figures
+                shown.append(self._timers(name, figures))
+            except ClientError as error:
+                self.place.troubles[name] = error
+        return shown
 
     def _timers(self, name: str, figures: Mapping[str, str]) -> Timers:
         levels = []

@@ -200,6 +200,7 @@ class _Running:
             import uvicorn
 
             from spark_mq.console.application import application, close
+            from spark_mq.console.shown import shown_place
 
         made = await asyncio.to_thread(wanted.console)
         try:
@@ -224,7 +225,7 @@ class _Running:
         task = asyncio.create_task(server.serve(sockets=[listening]))
         place = address_text(*listening.getsockname()[:2])
         changes = "changes are allowed" if made.allows_changes else "it changes nothing"
-        return cls(server, task, f"the console of {made.views.name} is at http://{place}/; {changes}")
+        return cls(server, task, f"the console of {shown_place(made.views.name)} is at http://{place}/; {changes}")
 
     async def close(self) -> None:
         self._server.should_exit = True

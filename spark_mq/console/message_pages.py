@@ -16,8 +16,8 @@ from spark_mq.cli.output import CommandError, UsageError, describe
 from spark_mq.cli.places import FoundMessage, KeySearch
 from spark_mq.client.trace import TraceLine, read_trace
 from spark_mq.console.pages import Asked, console_of, link, message_link, page
-from spark_mq.console.shown import as_hex, as_json, as_text, body_of
-from spark_mq.console.views import NotThereError, Page, View, one_of
+from spark_mq.console.shown import as_hex, as_json, as_text, beginning, body_of
+from spark_mq.console.views import PAGE_BYTES, NotThereError, Page, View, one_of
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.errors import CorruptMessageError
@@ -27,7 +27,11 @@ from storage.rules.delays import REAL_TOPIC
 MESSAGES_A_PAGE = 50
 _QUEUES_WITH_TIMES = 64
 """Of a topic with more queues the others show no time: each costs a look into the log."""
-_FOUND_BY_KEY = 100
+_FOUND_BY_KEY = 32
+"""At each broker, as RocketMQ's tools ask; their bodies may have 4 MiB each."""
+_COPIES = 200
+_RELATED_BYTES = 4 * PAGE_BYTES
+"""Records that are read for the copies of one message."""
 _TOPICS_LOOKED_AT = 100
 """For copies of a message: retry and dead letter topics of so many groups."""
 _TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -59,7 +63,15 @@ def topics(request: Request) -> Response:
             )
         shown = [row for row in found.values() if shows_all or not view.place.is_system_topic(row.topic)]
     hidden = len(found) - len(shown)
-    return page(request, "topics.html", topics=sorted(shown), hidden=hidden, shows_all=shows_all, sampled=bool(rates))
+    return page(
+        request,
+        "topics.html",
+        topics=sorted(shown),
+        hidden=hidden,
+        shows_all=shows_all,
+        sampled=bool(rates),
+        missing=view.troubles,
+    )
 
 
 class QueueRow(NamedTuple):
@@ -81,7 +93,15 @@ def topic(request: Request) -> Response:
         queues = _queues(view, name)
         title, found, position = _messages(view, asked, name, [each.queue for each in queues], now_ms)
     return page(
-        request, "topic.html", topic=name, queues=queues, asked=asked, title=title, found=found, position=position
+        request,
+        "topic.html",
+        topic=name,
+        queues=queues,
+        asked=asked,
+        title=title,
+        found=found,
+        position=position,
+        missing=view.troubles,
     )
 
 
@@ -120,14 +140,18 @@ class Position(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A message of a list; or the offset of one that cannot be read."""
+    """What a list shows of a message, so that no body is kept; or the offset of one that cannot be read, and the reason."""
 
     broker_name: str
     queue_id: int
     queue_offset: int
-    message: Message | None
-    trouble: str | None
-    link: str
+    trouble: str | None = None
+    link: str = ""
+    store_time_ms: int = 0
+    tags: str | None = None
+    keys: str | None = None
+    size_bytes: int = 0
+    beginning: str = ""
 
 
 def _rows(broker_name: str, found: Iterable[Message | Unreadable]) -> list[Row]:
@@ -136,8 +160,19 @@ def _rows(broker_name: str, found: Iterable[Message | Unreadable]) -> list[Row]:
 
 def _row(broker_name: str, found: Message | Unreadable) -> Row:
     if isinstance(found, Unreadable):
-        return Row(broker_name, found.queue_id, found.queue_offset, None, found.reason, "")
-    return Row(broker_name, found.queue_id, found.queue_offset, found, None, message_link(broker_name, found))
+        return Row(broker_name, found.queue_id, found.queue_offset, found.reason)
+    return Row(
+        broker_name,
+        found.queue_id,
+        found.queue_offset,
+        None,
+        message_link(broker_name, found),
+        found.store_time_ms,
+        found.tags,
+        found.properties.get("KEYS"),
+        found.size_bytes,
+        beginning(found),
+    )
 
 
 def _messages(
@@ -148,10 +183,12 @@ def _messages(
         if (key := asked.text(field)) is not None:
             begin_ms = asked.time_ms("time", now_ms) or 0
             search = KeySearch(name, key, is_unique, begin_ms, _END_OF_TIME_MS, _FOUND_BY_KEY)
-            found = sorted(view.place.by_key(search), key=lambda each: each.message.store_time_ms, reverse=True)
-            what = "unique key" if is_unique else "key"
-            return f"Messages with {what} {key}", [_row(*each) for each in found], None
-    wanted = _wanted_queue(asked, name, queues)
+            rows = [_row(*each) for each in view.place.by_key(search)]
+            rows.sort(key=lambda row: row.store_time_ms, reverse=True)
+            what = f"{'unique key' if is_unique else 'key'} {key}"
+            bound = f", the newest {_FOUND_BY_KEY} of each broker" if len(rows) >= _FOUND_BY_KEY else ""
+            return f"Messages with {what}{bound}", rows, None
+    wanted = _wanted_queue(view, asked, name, queues)
     time_ms, tags = asked.time_ms("time", now_ms), asked.text("tag")
     if wanted is not None:
         shown, position = _of_queue(view, wanted, asked, time_ms, tags)
@@ -160,7 +197,7 @@ def _messages(
     return _of_topic(view, name, queues, time_ms, tags)
 
 
-def _wanted_queue(asked: Asked, name: str, queues: list[QueueId]) -> QueueId | None:
+def _wanted_queue(view: View, asked: Asked, name: str, queues: list[QueueId]) -> QueueId | None:
     number, broker = asked.number("queue"), asked.text("broker")
     if number is None and len(queues) == 1:
         return queues[0]
@@ -173,9 +210,17 @@ def _wanted_queue(asked: Asked, name: str, queues: list[QueueId]) -> QueueId | N
         raise UsageError(f"queue {number} is at {len(brokers)} brokers: name one of {', '.join(brokers)}")
     found = QueueId(name, broker or "".join(brokers), number)
     if found not in queues:
+        _raise_trouble(view, broker)
         known = sorted({each.queue_id for each in queues})
         raise NotThereError(f"there is no queue {number} of topic {name}", f"there are {known}" if known else None)
     return found
+
+
+def _raise_trouble(view: View, broker_name: str | None) -> None:
+    """Of what is not found: the broker may have it, and does not answer. Without its name it may be any broker's."""
+    for name, error in view.troubles.items():
+        if broker_name in (None, name):
+            raise error
 
 
 def _of_queue(
@@ -213,7 +258,7 @@ def _of_topic(
         newest = minimum if tags is not None else max(minimum, maximum - each_queue)
         part = _part(view, queue, starts.get(queue, newest), each_queue, tags)
         found += _rows(queue.broker_name, part.messages)
-    found.sort(key=lambda row: row.message.store_time_ms if row.message else 0, reverse=time_ms is None)
+    found.sort(key=lambda row: row.store_time_ms, reverse=time_ms is None)
     which = "The newest messages" if time_ms is None else "The first messages from that time on"
     if tags is not None:
         which = f"The first messages with tag {tags}"
@@ -229,7 +274,7 @@ def message(request: Request) -> Response:
     shows_all = "all" in asked
     with console.views.opened() as view:
         found = _wanted(view, asked)
-        place = view.log_place(found)
+        place, origin = view.log_place(found), _origin(view, found.message)
     body = body_of(found.message)
     form = one_of(asked.text("as") or ("text" if body.is_text else "hex"), _FORMS, "form of a body:")
     plain = found.message.body if body.plain is None else body.plain
@@ -248,7 +293,7 @@ def message(request: Request) -> Response:
         part=part,
         shows_all=shows_all,
         here=_address(found, asked),
-        origin=_origin(found.message),
+        origin=origin,
     )
 
 
@@ -265,10 +310,11 @@ def _address(found: FoundMessage, asked: Asked) -> dict[str, str | int]:
     }
 
 
-def _origin(message: Message) -> str | None:
+def _origin(view: View, message: Message) -> str | None:
     """The topic that a message was sent to, of one that waits, is retried or is dead."""
     properties = message.properties
-    return properties.get("RETRY_TOPIC") or properties.get(REAL_TOPIC)
+    found = properties.get("RETRY_TOPIC") or properties.get(REAL_TOPIC)
+    return None if found is None else view.here(found)
 
 
 def _wanted(view: View, asked: Asked) -> FoundMessage:
@@ -288,6 +334,7 @@ def _wanted(view: View, asked: Asked) -> FoundMessage:
     if number is None or offset is None:
         raise UsageError("the address names no queue, or no offset")
     if queue not in view.place.queues(name):
+        _raise_trouble(view, queue.broker_name)
         one_of(name, set(view.place.known_topics()), "topic")
         raise NotThereError(f"there is no queue {number} of topic {name} at broker {queue.broker_name}")
     minimum, maximum = view.place.bounds(queue)
@@ -333,21 +380,26 @@ def related(request: Request) -> Response:
     copies: list[Copy] = []
     traces: list[TraceLine] = []
     troubles: list[str] = []
+    room, looked_at = _RELATED_BYTES, 0
     with console_of(request).views.opened() as view:
         found = _wanted(view, asked)
         key = found.message.unique_key
         known = set(view.place.known_topics())
-        wanted = [found.message.topic, *filter(None, [_origin(found.message)])]
+        wanted = [found.message.topic, *filter(None, [_origin(view, found.message)])]
         wanted += sorted(name for name in known if is_retry_or_dead_letter_topic(name))
         topics = [name for name in dict.fromkeys(wanted) if name in known]
         if key is not None:
             for name in topics[:_TOPICS_LOOKED_AT]:
+                if room <= 0 or len(copies) >= _COPIES:
+                    break
+                looked_at += 1
                 for each in _by_key(view, name, key, troubles, is_unique=True):
+                    room -= each.message.size_bytes
                     if each.message.msg_id != found.message.msg_id:
                         copies.append(Copy(_row(*each), name, each.message.reconsume_times))
             for each in _by_key(view, _TRACE_TOPIC, key, troubles, is_unique=False) if _TRACE_TOPIC in known else ():
                 traces += _trace_lines(each.message, key)
-    copies.sort(key=lambda each: each.row.message.store_time_ms if each.row.message else 0)
+    copies.sort(key=lambda each: each.row.store_time_ms)
     return page(
         request,
         "related.html",
@@ -356,7 +408,8 @@ def related(request: Request) -> Response:
         traces=sorted(traces, key=lambda line: line.time_ms or 0),
         has_trace_topic=_TRACE_TOPIC in known,
         troubles=list(dict.fromkeys(troubles)),
-        left_out=max(0, len(topics) - _TOPICS_LOOKED_AT),
+        left_out=len(topics) - looked_at if key is not None else 0,
+        missing=view.troubles,
     )
 
 

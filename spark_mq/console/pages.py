@@ -7,7 +7,7 @@ template that names a value that is not there is an error.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,7 +24,7 @@ from spark_mq.cli.visible_text import visible
 from spark_mq.console.replays import Replays
 from spark_mq.console.samples import Samples
 from spark_mq.console.security import Access
-from spark_mq.console.shown import beginning, compression_of
+from spark_mq.console.shown import compression_of, shown_place
 from spark_mq.console.views import Views
 from spark_mq.options import parse_time
 from spark_mq.source.archive_table import Place as ArchivePlace
@@ -176,15 +176,17 @@ def _environment() -> Environment:
         "number": number,
         "as_typed": as_typed,
         "lines": lines,
-        "beginning": beginning,
         "compression": compression_of,
         "host": host_text,
+        "place": shown_place,
     }
     return made
 
 
-def page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page by its template; for htmx without what stands around its content."""
+def page(
+    request: Request, template: str, *, status: int = 200, missing: Mapping[str, Exception] | None = None, **values: Any
+) -> HTMLResponse:
+    """A page by its template; for htmx without what stands around its content. `missing` are a view's troubles."""
     console = console_of(request)
     is_part = "hx-request" in request.headers and "hx-history-restore-request" not in request.headers
     known = {
@@ -193,6 +195,7 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
         "path": request.url.path,
         "now_ms": console.clock(),
         "form": console.access.form,
+        "missing": {name: str(error) for name, error in sorted((missing or {}).items())},
     }
     text = _environment().get_template(template).render(**known, **values)
     return HTMLResponse(text.encode(errors="replace"), status)

@@ -1,8 +1,8 @@
 """Dead letters, replayed by the console: the job's own code (`jobs/replay_dead_letters.py`), one run at a time.
 
-A preview is the job's dry run. A run goes on in a thread, while the page looks at it. The audit is the job's Delta table, which is read
-without Spark; a run that writes it starts Spark, as the job does. The job's `--where` is not offered: a predicate of Spark SQL may call
-any class of the driver.
+A preview lists what a run would do; it starts no Spark and writes nothing. A run goes on in a thread, while the page looks at it. The
+audit is the job's Delta table, which is read without Spark; a run that writes it starts Spark, as the job does.
+The job's `--where` is not offered: a predicate of Spark SQL may call any class of the driver.
 """
 
 from __future__ import annotations
@@ -14,16 +14,29 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from jobs.replay_dead_letters import Replay
+import pyarrow.compute as pc
+
+from jobs.replay_dead_letters import Replay, preview
 from jobs.replay_dead_letters import run as run_replay
 from jobs.run import JobReport, Shared
 from spark_mq.cli.output import UsageError, describe
 from spark_mq.command_options import NO_CLUSTER, Connection
+from spark_mq.replay import SETTLED
 from spark_mq.source.archive_table import Place, open_delta
 from storage.epoch_times import current_time_ms
 
 AUDIT_ROWS = 200
 PREVIEW_LINES = 500
+_SHOWN = [
+    "time",
+    "result",
+    "dead_letter_queue",
+    "dead_letter_offset",
+    "unique_key",
+    "origin_topic",
+    "new_msg_id",
+    "reason",
+]
 _LOG = logging.getLogger(__name__)
 
 
@@ -62,6 +75,7 @@ class Replays:
         self.audit = audit
         self._clock = clock
         self._lock = threading.Lock()
+        self._previewing = threading.Lock()
         self._last: Run | None = None
         self._thread: threading.Thread | None = None
 
@@ -71,9 +85,15 @@ class Replays:
         return self._path is not None or self._connection.is_given
 
     def preview(self, options: Replay) -> list[str]:
-        """What a run would do, in lines. Raises what the job raises."""
-        report = self._run(replace(options, dry_run=True, audit=self.audit))
-        return list(report.lines)
+        """What a run would do, in lines. Raises UsageError while another preview is made, and what the job raises."""
+        if not self._previewing.acquire(blocking=False):
+            raise UsageError("another preview is being made", "wait for its end")
+        try:
+            settled = None if self.audit is None else settled_ids(self.audit, options.group)
+            report = preview(self._shared, options, settled, path=self._path, connection=self._connection)
+            return list(report.lines)
+        finally:
+            self._previewing.release()
 
     def start(self, options: Replay) -> None:
         """Begin a run. Raises UsageError while another one goes on."""
@@ -119,9 +139,18 @@ def audit_rows(table: str, group: str) -> list[Mapping[str, Any]]:
     delta = open_delta(Place.of(table))
     if delta is None:
         return []
-    rows = delta.to_pyarrow_table(filters=[("consumer_group", "=", group)])
-    newest = rows.sort_by([("time", "descending")]).slice(0, AUDIT_ROWS)
+    rows = delta.to_pyarrow_table(columns=_SHOWN, filters=[("consumer_group", "=", group)])
+    newest = rows.take(pc.select_k_unstable(rows, AUDIT_ROWS, [("time", "descending")]))
     return [{**row, "time_ms": _ms(row["time"])} for row in newest.to_pylist()]
+
+
+def settled_ids(table: str, group: str) -> set[str]:
+    """The message ids of the group's letters that the job's audit calls settled. Raises OptionError, ArchiveError."""
+    delta = open_delta(Place.of(table))
+    if delta is None:
+        return set()
+    wanted = [("consumer_group", "=", group), ("result", "in", list(SETTLED))]
+    return set(delta.to_pyarrow_table(columns=["dead_letter_msg_id"], filters=wanted)["dead_letter_msg_id"].to_pylist())
 
 
 def _ms(moment: datetime) -> int:

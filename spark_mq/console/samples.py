@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from array import array
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from storage.epoch_times import current_time_ms
 
 INTERVAL_S = 15.0
 KEPT = 960
+VALUES_KEPT = 4 << 20
+"""Of all groups and topics; eight bytes each. With 10,000 pairs of them looks are kept for an hour and a half."""
 RATE_MS = 60_000
 """Rates are of the last minute, or of as much of it as was seen."""
 _REST = 9
@@ -27,13 +30,15 @@ _REST = 9
 _LOG = logging.getLogger(__name__)
 
 
-class Sample(NamedTuple):
-    """One look. `ends` are how many messages ever came to each topic."""
+_UNKNOWN = -1
+
+
+class _Ends(NamedTuple):
+    """How many messages ever came to each topic. One whose queues were not all seen is missing."""
 
     time_ms: int
-    ends: Mapping[str, int]
-    unread: Mapping[Reader, Mapping[str, int | None]]
-    """By topic; None = unknown."""
+    of_topics: Mapping[str, int]
+    incomplete: frozenset[str]
 
 
 class Samples:
@@ -45,11 +50,18 @@ class Samples:
         self._views = views
         self._interval_s = interval_s
         self._clock = clock
-        self._kept: deque[Sample] = deque(maxlen=KEPT)
+        self._times = array("q")
+        self._unread: dict[tuple[Reader, str], array[int]] = {}
+        """Of each reader and topic a value for each of the times, _UNKNOWN for none."""
+        self._queue_counts: Mapping[tuple[Reader, str], int] = {}
+        """Of the last look that had all brokers."""
+        self._last_ends: deque[_Ends] = deque()
         self._report: LagReport | None = None
         self._lock = threading.Lock()
+        self._first = threading.Lock()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="console-samples", daemon=True)
+        self._error: Exception | None = None
         self.trouble: str | None = None
         """Why the last look failed."""
 
@@ -75,33 +87,84 @@ class Samples:
     def _note(self, error: Exception) -> None:
         described = describe(error)
         text = repr(error) if described is None else described.text
+        self._error = error
         if text != self.trouble:
             _LOG.warning("no sample: %s", text, exc_info=described is None)
         self.trouble = text
 
     def take(self) -> LagReport:
-        """Take a sample now; returns who is behind. Raises what the views raise."""
+        """Take a sample now; returns who is behind. Raises what `lags` raises.
+
+        The report stands without the ends of topics: a broker that does not answer must not take away who is behind at the others.
+        """
         report = self._views.lags()
+        now_ms = self._clock()
+        with self._lock:
+            self._report = report
+            self._add(now_ms, report)
+        trouble = str(report.errors[0]) if report.errors else None
+        try:
+            ends = self._ends_now(now_ms)
+        except Exception as error:
+            self._note(error)
+            return report
+        with self._lock:
+            self._last_ends.append(ends)
+            while len(self._last_ends) > 2 and self._last_ends[0].time_ms < now_ms - RATE_MS:
+                self._last_ends.popleft()
+        self.trouble = trouble
+        return report
+
+    def _ends_now(self, now_ms: int) -> _Ends:
         ends: dict[str, int] = {}
         with self._views.opened() as view:
             for queue in view.place.queues(None):
                 ends[queue.topic] = ends.get(queue.topic, 0) + view.place.bounds(queue)[1]
-        with self._lock:
-            self._kept.append(Sample(self._clock(), ends, {each.reader: _by_topic(each) for each in report.groups}))
-            self._report = report
-        self.trouble = None if not report.errors else str(report.errors[0])
-        return report
+            incomplete = frozenset(view.incomplete)
+        return _Ends(now_ms, {topic: end for topic, end in ends.items() if topic not in incomplete}, incomplete)
+
+    def _add(self, now_ms: int, report: LagReport) -> None:
+        """Add a value of each reader and topic. The caller has the lock."""
+        now = {(each.reader, topic): lag for each in report.groups for topic, lag in _by_topic(each).items()}
+        counts = Counter((each.reader, queue.queue.topic) for each in report.groups for queue in each.queues)
+        if not report.errors:
+            self._queue_counts = counts
+        for pair in now:
+            if counts[pair] < self._queue_counts.get(pair, 0):  # the others are at a broker that did not answer
+                now[pair] = None
+        before = len(self._times)
+        for pair in now.keys() - self._unread.keys():
+            self._unread[pair] = array("q", [_UNKNOWN]) * before
+        self._times.append(now_ms)
+        too_many = max(0, len(self._times) - min(KEPT, max(2, VALUES_KEPT // max(1, len(self._unread)))))
+        del self._times[:too_many]
+        for pair, values in list(self._unread.items()):
+            lag = now.get(pair)
+            values.append(_UNKNOWN if lag is None else lag)
+            del values[:too_many]
+            if pair not in now and max(values) == _UNKNOWN:  # it is gone for as long as samples are kept
+                del self._unread[pair]
 
     def report(self) -> LagReport:
-        """Who is behind, by the last look, or by one that is made now."""
+        """Who is behind, by the last look that succeeded. Before one, a look is made now, and others wait for it; if looks have failed
+        until now, raises the last one's error: the next look of the thread may succeed.
+        """
+        if (found := self._newest()) is not None:
+            return found
+        with self._first:
+            found = self._newest()
+            return self.take() if found is None else found
+
+    def _newest(self) -> LagReport | None:
         with self._lock:
-            found = self._report
-        return self.take() if found is None else found
+            if self._report is None and self._error is not None:
+                raise self._error.with_traceback(None)
+            return self._report
 
     def rates(self) -> dict[str, float]:
         """Messages a second of each topic; of none before the second sample."""
         with self._lock:
-            kept = list(self._kept)
+            kept = list(self._last_ends)
         if len(kept) < 2:
             return {}
         last = kept[-1]
@@ -111,28 +174,30 @@ class Samples:
         if elapsed_ms <= 0:
             return {}
         return {
-            topic: (end - first.ends.get(topic, 0)) * 1_000 / elapsed_ms
-            for topic, end in last.ends.items()
-            if end >= first.ends.get(topic, 0)  # else it was deleted and made again
+            topic: (end - first.of_topics.get(topic, 0)) * 1_000 / elapsed_ms
+            for topic, end in last.of_topics.items()
+            if topic not in first.incomplete
+            and end >= first.of_topics.get(topic, 0)  # else it was deleted and made again
         }
 
     def series(self, reader: Reader) -> dict[str, Any]:
         """Times in seconds, and the unread messages of each topic at each of them; null = unknown. For the plot."""
         with self._lock:
-            kept = list(self._kept)
-        topics = sorted({topic for each in kept for topic in each.unread.get(reader, {})})
+            times = list(self._times)
+            found = {topic: list(values) for (of, topic), values in self._unread.items() if of == reader}
         return {
-            "times": [each.time_ms / 1_000 for each in kept],
+            "times": [each / 1_000 for each in times],
             "series": [
-                {"label": topic, "values": [each.unread.get(reader, {}).get(topic) for each in kept]}
-                for topic in topics
+                {"label": topic, "values": [None if each == _UNKNOWN else each for each in found[topic]]}
+                for topic in sorted(found)
             ],
         }
 
 
 def _by_topic(group: GroupLag) -> dict[str, int | None]:
+    """None of a topic of which any queue is unknown: a part of its lag is no lag."""
     found: dict[str, int | None] = {}
     for each in group.queues:
-        known = found.get(each.queue.topic)
-        found[each.queue.topic] = known if each.lag is None else (known or 0) + each.lag
+        known = found.get(each.queue.topic, 0)
+        found[each.queue.topic] = None if known is None or each.lag is None else known + each.lag
     return found

@@ -3,6 +3,7 @@
     Host          on a loopback address only its own names, so that another site's name that leads to 127.0.0.1 gets nothing
     token         with one, every page but the login and the static files needs it: in a cookie, or as `Authorization: Bearer`
     form          a change needs the number that only pages of this process hold (CSRF), and comes from this origin
+    other sites   their pages may lead to a page of the console, and load none into their own (pictures, scripts, requests)
     page          scripts, styles and pictures of this server alone; in no frame; no guessing of types; kept in no cache
 
 Times of comparisons say nothing about the token. The cookie holds a number of this process, not the token.
@@ -104,6 +105,8 @@ def refusal(access: Access, method: str, path: str, headers: Headers) -> tuple[i
         )
     if method not in ("GET", "HEAD") and not _is_own_origin(headers, host):
         return 403, "A change must come from a page of this console."
+    if headers.get("sec-fetch-site") not in _SAME_SITE and headers.get("sec-fetch-mode") != "navigate":
+        return 403, "A page of another site may lead here, and load nothing from here."
     if path.startswith(STATIC) or path == LOGIN or access.lets_in(headers):
         return None
     return 303, "The console needs its token."
@@ -120,7 +123,10 @@ def _is_host(host: str) -> bool:
 
 def _is_own_origin(headers: Mapping[str, str], host: str) -> bool:
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
+    try:
+        if origin is not None and urlsplit(origin).netloc != host:
+            return False
+    except ValueError:  # no address at all
         return False
     return headers.get("sec-fetch-site") in _SAME_SITE
 
@@ -134,7 +140,8 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            if scope["type"] == "lifespan":  # nothing else is answered
+                await self._app(scope, receive, send)
             return
 
         async def guarded(message: Message) -> None:

@@ -16,13 +16,18 @@ from storage.format.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK,
 
 TEXT_CHARACTERS = 64 << 10
 """Of a body's text that a page shows at first."""
-ALL_CHARACTERS = 8 << 20
-"""Of a body's text that a page shows at all."""
+ALL_CHARACTERS = 5 << 20
+"""Of a body's text that a page shows at all: RocketMQ's largest message has 4 MiB."""
 HEX_BYTES = 4 << 10
 ALL_HEX_BYTES = 256 << 10
 JSON_BYTES = 2 << 20
 PREVIEW_BYTES = 160
 _HEX_WIDTH = 16
+_CONTAINER_FIRST = ("abfs", "abfss", "wasb", "wasbs")
+"""URLs that name a container where others have a user."""
+_STEP = 16 << 10
+_DEEPEST_INDENT = 40
+"""Deeper values of JSON begin at the same place: else the blanks of a deep body would be thousands of times its size."""
 
 COMPRESSIONS = {COMPRESSION_LZ4: "LZ4", COMPRESSION_ZSTD: "ZSTD"}
 
@@ -72,6 +77,19 @@ def _is_utf8(body: bytes) -> bool:
     return True
 
 
+def shown_place(place: str) -> str:
+    """A path as it is; a URL without what may be secret in it: user and password, query, fragment."""
+    scheme, separator, rest = place.partition("://")
+    if not separator:
+        return place
+    rest, _, _ = rest.partition("#")
+    rest, _, _ = rest.partition("?")
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    shown_user = user + at if scheme in _CONTAINER_FIRST and ":" not in user else ""
+    return f"{scheme}://{shown_user}{host}{slash}{path}"
+
+
 class Part(NamedTuple):
     """The beginning of something; `is_whole` if it is all of it."""
 
@@ -81,9 +99,26 @@ class Part(NamedTuple):
 
 def as_text(body: bytes, *, everything: bool = False) -> Part:
     """As UTF-8; bytes that are none become U+FFFD."""
-    limit = ALL_CHARACTERS if everything else TEXT_CHARACTERS
+    limit = _limit(everything=everything)
     text = body[: 4 * limit].decode(errors="replace")
-    return Part(visible_lines(text[:limit]), len(body) <= 4 * limit and len(text) <= limit)
+    return _part(text, limit, is_whole=len(body) <= 4 * limit)
+
+
+def _limit(*, everything: bool) -> int:
+    return ALL_CHARACTERS if everything else TEXT_CHARACTERS
+
+
+def _part(text: str, limit: int, *, is_whole: bool) -> Part:
+    """Up to `limit` characters of a text once it is visible: what is not drawn becomes eight characters and more."""
+    shown: list[str] = []
+    for start in range(0, len(text), _STEP):
+        if limit <= 0:
+            return Part("".join(shown), False)
+        more = visible_lines(text[start : start + _STEP])
+        is_whole = is_whole and len(more) <= limit
+        shown.append(more[:limit])
+        limit -= len(more)
+    return Part("".join(shown), is_whole)
 
 
 def as_hex(body: bytes, *, everything: bool = False) -> Part:
@@ -113,34 +148,55 @@ def as_json(body: bytes, *, everything: bool = False) -> Part | None:
     """Indented, numbers as they are written; None for what is no JSON, or more of it than JSON_BYTES."""
     if len(body) > JSON_BYTES:
         return None
-    pieces: list[str] = []
+    limit = _limit(everything=everything)
+    pieces = _Pieces(limit)
     try:
         found = json.loads(body.decode(), parse_int=_Number, parse_float=_Number, object_pairs_hook=_Members)
-        _indent(found, "\n", pieces)
+        _indent(found, 0, pieces)
+    except _FullError:
+        return _part("".join(pieces.texts), limit, is_whole=False)
     except (ValueError, RecursionError):
         return None
-    text = "".join(pieces)
-    limit = ALL_CHARACTERS if everything else TEXT_CHARACTERS
-    return Part(visible_lines(text[:limit]), len(text) <= limit)
+    return _part("".join(pieces.texts), limit, is_whole=True)
 
 
-def _indent(value: object, line: str, pieces: list[str]) -> None:
-    """Append the text of a value; `line` begins a line of its own depth."""
-    inner = line + "  "
+class _FullError(Exception):
+    """The text has reached its bound."""
+
+
+class _Pieces:
+    """Pieces of a text, up to its bound and the piece that exceeds it."""
+
+    def __init__(self, room: int) -> None:
+        self.texts: list[str] = []
+        self._room = room
+
+    def add(self, *texts: str) -> None:
+        """Raises _FullError at the bound."""
+        for text in texts:
+            self.texts.append(text)
+            self._room -= len(text)
+            if self._room < 0:
+                raise _FullError
+
+
+def _indent(value: object, depth: int, pieces: _Pieces) -> None:
+    """Add the text of a value that stands at a depth."""
+    line, inner = ("\n" + "  " * min(each, _DEEPEST_INDENT) for each in (depth, depth + 1))
     match value:
         case _Number():
-            pieces.append(str(value))
+            pieces.add(value)
         case _Members() if value:
             for number, (name, each) in enumerate(value):
-                pieces += (",{"[not number], inner, json.dumps(name, ensure_ascii=False), ": ")
-                _indent(each, inner, pieces)
-            pieces += (line, "}")
+                pieces.add(",{"[not number], inner, json.dumps(name, ensure_ascii=False), ": ")
+                _indent(each, depth + 1, pieces)
+            pieces.add(line, "}")
         case _Members():
-            pieces.append("{}")
+            pieces.add("{}")
         case list() if value:
             for number, each in enumerate(value):
-                pieces += (",["[not number], inner)
-                _indent(each, inner, pieces)
-            pieces += (line, "]")
+                pieces.add(",["[not number], inner)
+                _indent(each, depth + 1, pieces)
+            pieces.add(line, "]")
         case _:
-            pieces.append(json.dumps(value, ensure_ascii=False))
+            pieces.add(json.dumps(value, ensure_ascii=False))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from queue import Empty, LifoQueue
 
 import numpy as np
 
@@ -14,11 +15,14 @@ from spark_mq.cli.sinks import status_of
 from spark_mq.cli.stores import StorePlace, open_cluster
 from spark_mq.console.views import (
     HALVES_LOOKED_AT,
+    LONGEST_WAIT_S,
     OFFSETS_LOOKED_AT,
     OPEN_TRANSACTIONS,
     PAGE_BYTES,
     TIMED_MESSAGES,
+    VIEWS_AT_A_TIME,
     BrokerState,
+    BusyError,
     DelayLevel,
     OpenTransaction,
     Page,
@@ -41,6 +45,7 @@ from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.files.local_file_system import UNKNOWN, LocalFileSystem, disk_used_percent
 from storage.files.remote import file_system_of
 from storage.format.delay import due_times_ms, effective_precision_ms
+from storage.queues.get import MAX_TRANSFER_BYTES
 from storage.rules.delays import REAL_TOPIC, TIMER_TOPIC
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID
 from storage.tables.delay_progress import read_timer_checkpoint
@@ -51,7 +56,10 @@ from storage.transaction.progress import read_progress
 
 
 class StoreViews:
-    """Opened stores, which one request at a time looks at: a store is not for several threads."""
+    """Opened stores. A store is not for several threads, so each of VIEWS_AT_A_TIME has them opened for itself, and the lag, too.
+
+    A page that looks for long holds up neither the others nor the samples.
+    """
 
     is_cluster = False
 
@@ -59,23 +67,39 @@ class StoreViews:
         """`checkpoints` are directories of Spark queries, shown beside the groups. Raises what `Cluster.open` raises."""
         self.name = path
         self._conf = conf
-        self._cluster = open_cluster(path, conf)
-        self._lag = StoreLag(self._cluster, checkpoints=checkpoints)
-        self._lock = threading.Lock()
+        self._free: LifoQueue[Cluster | None] = LifoQueue()
+        for _ in range(VIEWS_AT_A_TIME):
+            self._free.put(None)  # it is opened when the others are taken
+        self._of_lag = open_cluster(path, conf)
+        self._lag = StoreLag(self._of_lag, checkpoints=checkpoints)
+        self._lag_lock = threading.Lock()
 
     @contextmanager
     def opened(self) -> Iterator[StoreView]:
-        with self._lock:
-            self._cluster.refresh()
-            yield StoreView(self._cluster, self._conf)
+        try:
+            cluster = self._free.get(timeout=LONGEST_WAIT_S)
+        except Empty:
+            raise BusyError from None
+        try:
+            if cluster is None:
+                cluster = open_cluster(self.name, self._conf)
+            else:
+                cluster.refresh()
+            yield StoreView(cluster, self._conf)
+        finally:
+            self._free.put(cluster)
 
     def lags(self) -> LagReport:
-        with self._lock:
+        with self._lag_lock:
             return self._lag.look()
 
     def close(self) -> None:
-        with self._lock:
-            self._cluster.close()
+        """Waits for the views that are open."""
+        for _ in range(VIEWS_AT_A_TIME):
+            if (cluster := self._free.get()) is not None:
+                cluster.close()
+        with self._lag_lock:
+            self._of_lag.close()
 
 
 class StoreView:
@@ -86,6 +110,8 @@ class StoreView:
         self._cluster = cluster
         self._stores = cluster.stores
         self._conf = conf
+        self.troubles: Mapping[str, Exception] = {}
+        self.incomplete: Collection[str] = ()
 
     def brokers(self) -> list[BrokerState]:
         names = self._cluster.cluster_names
@@ -114,9 +140,13 @@ class StoreView:
         store, (minimum, maximum) = self._store(queue), self._cluster.bounds(queue)
         start = at = min(max(start, minimum), maximum)
         found: list[Message | Unreadable] = []
-        while at < maximum and at - start < OFFSETS_LOOKED_AT and len(found) < count:
-            got = store.get(queue.topic, queue.queue_id, at, count - len(found), tags=tags)
+        room = PAGE_BYTES
+        while at < maximum and at - start < OFFSETS_LOOKED_AT and len(found) < count and room > 0:
+            got = store.get(
+                queue.topic, queue.queue_id, at, count - len(found), tags=tags, max_bytes=min(room, MAX_TRANSFER_BYTES)
+            )
             found += got.messages
+            room -= sum(each.size_bytes for each in got.messages)
             if got.next_begin_offset <= at:
                 break
             at = got.next_begin_offset
@@ -124,6 +154,9 @@ class StoreView:
 
     def by_message_id(self, msg_id: str) -> list[FoundMessage]:
         return self.place.by_message_id(msg_id, None)
+
+    def here(self, topic: str) -> str:
+        return topic
 
     def log_place(self, found: FoundMessage) -> str | None:
         place = found.message.commitlog_offset
@@ -174,7 +207,9 @@ def _state(cluster_name: str, name: str, store: MessageStore) -> BrokerState:
     if LocalFileSystem().exists(store.root):
         used = disk_used_percent(store.root)
         figures["disk used"] = None if used == UNKNOWN else f"{used} %"
-        figures["last stop"] = "clean" if plan.was_clean else "none: open in a broker, or killed"
+        figures["last stop before the console's start"] = (
+            "clean" if plan.was_clean else "none: open in a broker, or killed"
+        )
     role = mode.broker_role.lower().replace("_", " ")
     broker_id = store.config.settings.get("brokerId", "")
     number = int(broker_id) if broker_id.isdecimal() and len(broker_id) < 10 else None

@@ -6,12 +6,12 @@ is for one request: it is opened, asked, and closed before the page is made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.output import UsageError
+from spark_mq.cli.output import CommandError, UsageError
 from spark_mq.cli.places import FoundMessage, Place
 from spark_mq.lag.figures import LagReport
 from spark_mq.remoting.administration import ConsumerConnection
@@ -28,6 +28,10 @@ OFFSETS_LOOKED_AT = 100_000
 OPEN_TRANSACTIONS = 500
 HALVES_LOOKED_AT = 20_000
 TIMED_MESSAGES = 100
+VIEWS_AT_A_TIME = 4
+"""So many requests look at once: what they hold is bounded, and threads stay free for the login and the files of pages."""
+LONGEST_WAIT_S = 10.0
+"""For a view."""
 
 
 class BrokerState(NamedTuple):
@@ -122,6 +126,16 @@ class View(Protocol):
     @property
     def place(self) -> Place: ...
 
+    @property
+    def troubles(self) -> Mapping[str, Exception]:
+        """Why what a broker has is missing in what was asked until now, by broker name."""
+        ...
+
+    @property
+    def incomplete(self) -> Collection[str]:
+        """The topics whose queues at these brokers are missing."""
+        ...
+
     def brokers(self) -> list[BrokerState]: ...
 
     def newest_ms(self, queue: QueueId) -> int | None:
@@ -129,15 +143,22 @@ class View(Protocol):
         ...
 
     def page(self, queue: QueueId, start: int, count: int) -> Page:
-        """The messages at up to `count` offsets from `start` on; fewer of large ones."""
+        """The messages at up to `count` offsets from `start` on; fewer of large ones: PAGE_BYTES, and the message that exceeds them."""
         ...
 
     def tagged(self, queue: QueueId, start: int, count: int, tags: str) -> Page:
-        """Up to `count` messages from an offset on with one of the tags (`A || B`), of OFFSETS_LOOKED_AT offsets at most."""
+        """Up to `count` messages from an offset on with one of the tags (`A || B`, `*`), fewer of large ones.
+
+        It ends after OFFSETS_LOOKED_AT offsets.
+        """
         ...
 
     def by_message_id(self, msg_id: str) -> Sequence[FoundMessage]:
         """The message of a broker's id. Raises ValueError where it is no such id."""
+        ...
+
+    def here(self, topic: str) -> str:
+        """A topic's name in a property of a message, as the pages have it: without the namespace."""
         ...
 
     def log_place(self, found: FoundMessage) -> str | None:
@@ -183,6 +204,13 @@ def one_of(wanted: str, known: Mapping[str, Any] | Sequence[str] | set[str], wha
         like = nearest(wanted, known)
         raise NotThereError(f"there is no {what} {wanted}", None if like is None else f"did you mean {like}?")
     return wanted
+
+
+class BusyError(CommandError):
+    """All views are taken."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{VIEWS_AT_A_TIME} other pages are being made", "load the page again in a while")
 
 
 class NotThereError(UsageError):

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from jobs.replay_dead_letters import LIMIT, Replay
 from spark_mq.cli.output import CommandError, UsageError
+from spark_mq.client.errors import ClientError
 from spark_mq.console.pages import Asked, Console, console_of, link, page
 from spark_mq.console.replays import PREVIEW_LINES, audit_rows
 from spark_mq.console.views import NotThereError
@@ -58,17 +59,32 @@ def _is_rocketmqs(reader: Reader) -> bool:
 def group(request: Request) -> Response:
     """One group: its queues, its clients, its lag over time."""
     console, reader = console_of(request), _reader(Asked.of(request))
-    found = next((each for each in console.samples.report().groups if each.reader == reader), None)
+    report = console.samples.report()
+    found = next((each for each in report.groups if each.reader == reader), None)
     members: ConsumerConnection | None = None
+    members_trouble: str | None = None
     with console.views.opened() as view:
         if reader.kind == "group":
-            members = view.members(reader.name) if console.views.is_cluster else None
+            try:
+                members = view.members(reader.name)
+            except ClientError as error:
+                if found is None:
+                    raise
+                members_trouble = str(error)
             if found is None and members is None and reader.name not in view.place.groups():
                 raise NotThereError(f"there is no group {reader.name}, or no offset of it is stored")
         topics = set(view.place.known_topics())
     own = [name for name in (retry_topic(reader.name), dead_letter_topic(reader.name)) if name in topics]
     return page(
-        request, "group.html", reader=reader, lag=found or _nothing(reader), members=members, own=own, topics=topics
+        request,
+        "group.html",
+        reader=reader,
+        errors=report.errors,
+        lag=found or _nothing(reader),
+        members=members,
+        members_trouble=members_trouble,
+        own=own,
+        topics=topics,
     )
 
 
@@ -98,8 +114,12 @@ class DeadLetters(NamedTuple):
 
 
 def dead_letters(request: Request) -> Response:
-    """The groups with dead letters; or those of one group, with a preview of their replay, and the audit."""
-    console, asked = console_of(request), Asked.of(request)
+    """The groups with dead letters; or those of one group, and the audit."""
+    return _dead_letters(request, Asked.of(request), None)
+
+
+def _dead_letters(request: Request, asked: Asked, preview: list[str] | None) -> Response:
+    console = console_of(request)
     with console.views.opened() as view:
         found: dict[str, int] = {}
         for queue in view.place.queues(None):
@@ -109,15 +129,17 @@ def dead_letters(request: Request) -> Response:
     letters = [DeadLetters(topic.removeprefix(DEAD_LETTER_PREFIX), topic, count) for topic, count in found.items()]
     name = asked.text("group")
     if name is None:
-        return page(request, "dead_letters.html", letters=sorted(letters))
+        return page(request, "dead_letters.html", letters=sorted(letters), missing=view.troubles)
     of_group = next((each for each in letters if each.group == name), None)
     if of_group is None:
+        for error in view.troubles.values():
+            raise error
         raise NotThereError(f"group {name} has no dead letters")
-    preview = console.replays.preview(_replay(asked)) if "preview" in asked else None
     return page(
         request,
         "dead_letters_of_group.html",
         letters=of_group,
+        missing=view.troubles,
         asked=asked,
         targets=TARGETS,
         preview=None if preview is None else preview[:PREVIEW_LINES],
@@ -153,12 +175,26 @@ def _replay(asked: Asked) -> Replay:
     return wanted
 
 
+async def preview(request: Request) -> Response:
+    """The page of the group with what a replay would do. It changes nothing, but costs a look at all letters: only own forms get it."""
+    asked = await _own_form(request)
+    options = _replay(asked)
+    lines = await run_in_threadpool(console_of(request).replays.preview, options)
+    return await run_in_threadpool(_dead_letters, request, asked, lines)
+
+
+async def _own_form(request: Request) -> Asked:
+    """The fields of a form that was on a page of this process. Raises ForbiddenError for another."""
+    asked = await form_of(request)
+    if not console_of(request).access.is_form(asked.text("form") or ""):
+        raise ForbiddenError("the form is not of this console", "load the page again; the console was started anew")
+    return asked
+
+
 async def replay(request: Request) -> Response:
     """Begin a replay; the browser goes on to the page of the group, which follows the run."""
     console = console_of(request)
-    asked = await form_of(request)
-    if not console.access.is_form(asked.text("form") or ""):
-        raise ForbiddenError("the form is not of this console", "load the page again; the console was started anew")
+    asked = await _own_form(request)
     if not console.allows_changes:
         raise ForbiddenError("this console changes nothing", "start it with --allow-changes")
     options = _replay(asked)
@@ -196,14 +232,14 @@ def transactions(request: Request) -> Response:
     """Half messages without an outcome."""
     with console_of(request).views.opened() as view:
         found = view.transactions()
-    return page(request, "transactions.html", transactions=found)
+    return page(request, "transactions.html", transactions=found, missing=view.troubles)
 
 
 def timers(request: Request) -> Response:
     """What waits for its time: delay levels, and the timer."""
     with console_of(request).views.opened() as view:
         found = view.timers()
-    return page(request, "timers.html", timers=found)
+    return page(request, "timers.html", timers=found, missing=view.troubles)
 
 
 def sinks(request: Request) -> Response:

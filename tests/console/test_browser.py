@@ -44,7 +44,7 @@ PAGES = {
     "groups": "/groups",
     "group": "/group?name=billing",
     "dead-letters": "/dead-letters",
-    "dead-letters-of-group": "/dead-letters?group=billing&preview=1",
+    "dead-letters-of-group": "/dead-letters?group=billing",
     "transactions": "/transactions",
     "timers": "/timers",
     "sinks": "/sinks",

@@ -7,12 +7,13 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.pull_consumer import PullConsumer
@@ -25,6 +26,7 @@ from storage.rules.half_messages import TransactionState
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 from tests.console.small_store import OpenConsole
 from tests.console.structure import Structure
+from tests.support.java_broker import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -75,12 +77,12 @@ def text_of(client: TestClient, address: str, status: int = 200) -> str:
         ("/topic?name=Orders", "order 89"),
         ("/topic?name=Orders&queue=0&offset=10", "order 10"),
         ("/topic?name=Orders&queue=0&tag=open", "order 80"),
+        ("/topic?name=Orders&queue=0&tag=*", "order 41"),
         ("/topic?name=Orders&key=order-17", "order 17"),
         ("/topic?name=Orders&time=-1h", "order 0"),
         ("/message?topic=Orders&broker=own&queue=0&offset=3", "order 3"),
         ("/message/related?topic=Orders&broker=own&queue=0&offset=3", "Copies"),
         ("/dead-letters", "billing"),
-        ("/dead-letters?group=billing&preview=1&again=1", "would replay 1 to Orders"),
         ("/transactions", "None is open"),
         ("/sinks", "path of a local store"),
     ],
@@ -94,6 +96,23 @@ def test_what_waits_at_a_delay_level_is_shown(client: TestClient) -> None:
     while "18" not in (text := text_of(client, "/timers")) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert re.search(r"18\s+1\s", text)
+
+
+def test_a_message_of_a_namespace_is_found_by_its_name_there(cluster: OwnCluster, open_console: OpenConsole) -> None:
+    for topic in ("ns%Spaced", "ns%Origin"):
+        cluster.make_topic(topic, 1)
+    with Producer(cluster.settings, "Makers") as producer:
+        for topic, body in (("ns%Spaced", b"the copy"), ("ns%Origin", b"the first")):
+            properties = {"UNIQ_KEY": "SPACED", "RETRY_TOPIC": "ns%Origin", "KEYS": "spaced"}
+            producer.hand_on(Message(topic, body, properties=properties), MessageQueue(topic, "own", 0))
+    client = open_console(connection=Connection(name_server=cluster.name_server, namespace="ns"))
+    for query in ("queue=0", "key=spaced", "queue=0&tag=*"):
+        links = Structure(client.get(f"/topic?name=Spaced&{query}").text).links
+        assert "/message?topic=Spaced&broker=own&queue=0&offset=0" in links
+    here = "topic=Spaced&broker=own&queue=0&offset=0"
+    assert "ns%" not in Structure(client.get(f"/message?{here}").text).text.split("Properties")[0]
+    copies = Structure(client.get(f"/message/related?{here}").text)
+    assert "/message?topic=Origin&broker=own&queue=0&offset=0" in copies.links
 
 
 def test_an_open_transaction_is_shown(cluster: OwnCluster, client: TestClient) -> None:
@@ -127,6 +146,7 @@ def test_an_id_that_names_a_strange_address_is_not_connected_to(client: TestClie
 def test_a_dead_letter_is_replayed(cluster: OwnCluster, client: TestClient) -> None:
     page = client.get("/dead-letters?group=billing").text
     form = dict(re.findall(r'<input type="hidden" name="(form|group)" value="([^"]*)">', page))
+    assert "would replay 1 to Orders" in client.post("/dead-letters/preview", data={**form, "again": "1"}).text
     assert client.post("/dead-letters/replay", data=form).status_code == 303
     deadline = time.monotonic() + 60
     while "Ended" not in (text := text_of(client, "/dead-letters/run")) and time.monotonic() < deadline:
@@ -141,4 +161,67 @@ def test_a_broker_that_does_not_answer_is_said_on_the_overview(tmp_path: Path, o
         assert "no answer" not in text_of(client, "/")
         os.kill(made.pid, signal.SIGSTOP)  # one that is killed is gone from the name server, too
         assert "no answer" in text_of(client, "/")
+        for address in ("/timers", "/transactions"):
+            assert "what it has is missing here" in text_of(client, address)
         assert client.get("/static/console.css").status_code == 200
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnCluster]:
+    """A cluster of two brokers, both with topic Orders and a dead letter; the second one has stopped to answer."""
+    with own_cluster(tmp_path_factory.mktemp("first")) as made, ExitStack() as others:
+        second = OwnCluster(tmp_path_factory.mktemp("second"), brokerName="silent", namesrvAddr=made.name_server)
+        others.callback(second.close)
+        second.start()
+        with Admin(made.settings) as admin:
+            for address in (made.address, second.address):
+                for topic in ("Orders", "%DLQ%billing"):
+                    admin.create_topic(NewTopic(topic, 1, 1), address=address)
+            wait_until(lambda: len(admin.route("Orders").publish_queues) == 2, "Orders is at both brokers")
+            wait_until(lambda: len(admin.route("%DLQ%billing").publish_queues) == 2, "%DLQ%billing is at both brokers")
+        with Producer(made.settings, "Makers") as producer:
+            for broker in ("own", "silent"):
+                for topic in ("Orders", "%DLQ%billing"):
+                    producer.hand_on(Message(topic, f"at {broker}".encode()), MessageQueue(topic, broker, 0))
+        os.kill(second.pid, signal.SIGSTOP)
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("/topics", r"Orders\s+1\s+1\s"),
+        ("/topic?name=Orders", "at own"),
+        ("/dead-letters", r"billing\s+%DLQ%billing\s+1\s"),
+        ("/dead-letters?group=billing", "1 messages in"),
+        ("/transactions", "own: 0"),
+        ("/timers", "own"),
+    ],
+)
+def test_a_page_goes_on_without_a_broker_and_names_it(
+    address: str, said: str, half: OwnCluster, open_console: OpenConsole
+) -> None:
+    client = open_console(connection=Connection(name_server=half.name_server, request_timeout="1s"))
+    text = text_of(client, address)
+    assert re.search(said, text), text
+    assert re.search(r"what it has is missing here\.\s+silent\s*: ", text), text
+
+
+def test_what_only_the_silent_broker_knows_is_its_error(half: OwnCluster, open_console: OpenConsole) -> None:
+    client = open_console(connection=Connection(name_server=half.name_server, request_timeout="1s"))
+    for address in ("/topic?name=Orders&broker=silent&queue=0", "/message?topic=Orders&broker=silent&queue=0&offset=0"):
+        assert "there is no queue" not in text_of(client, address, 502)
+    assert "at own" in text_of(client, "/message?topic=Orders&broker=own&queue=0&offset=0")
+
+
+def test_the_sampler_keeps_the_figures_of_the_brokers_that_answer(half: OwnCluster, open_console: OpenConsole) -> None:
+    with PullConsumer(half.settings, "billing", PullSettings(auto_commit=False)) as consumer:
+        consumer.assign([MessageQueue("Orders", "own", 0)])
+        consumer.seek(MessageQueue("Orders", "own", 0), 0)
+        consumer.commit({MessageQueue("Orders", "own", 0): 0})
+    client = open_console(connection=Connection(name_server=half.name_server, request_timeout="1s"))
+    client.app._app.state.console.samples.take()  # type: ignore[attr-defined]
+    for address in ("/groups", "/group?name=billing"):
+        text = text_of(client, address)
+        assert "billing" in text
+        assert "Figures of a broker are missing" in text

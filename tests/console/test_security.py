@@ -53,6 +53,8 @@ def test_a_strange_name_of_a_loopback_address_is_refused(host: str, is_answered:
         ({"origin": "http://127.0.0.1:1"}, 403),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
+        ({"origin": "http://["}, 403),
+        ({"origin": "http://[::1"}, 403),
         ({"sec-fetch-site": "same-origin"}, None),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "same-site"}, 403),
@@ -61,6 +63,26 @@ def test_a_strange_name_of_a_loopback_address_is_refused(host: str, is_answered:
 def test_a_change_comes_from_an_own_page(headers: dict[str, str], status: int | None) -> None:
     refused = refusal(Access(None, True), "POST", "/x", Headers({"host": "127.0.0.1:9877", **headers}))
     assert (refused and refused[0]) == status
+
+
+@pytest.mark.parametrize(
+    ("site", "mode", "is_answered"),
+    [
+        (None, None, True),
+        ("same-origin", "cors", True),
+        ("none", "navigate", True),
+        ("cross-site", "navigate", True),
+        ("cross-site", "no-cors", False),
+        ("same-site", "no-cors", False),
+    ],
+)
+def test_another_sites_page_may_lead_here_and_load_nothing(
+    site: str | None, mode: str | None, is_answered: bool
+) -> None:
+    given = {"host": "127.0.0.1:9877", "sec-fetch-site": site, "sec-fetch-mode": mode}
+    headers = Headers({name: value for name, value in given.items() if value is not None})
+    refused = refusal(Access(None, True), "GET", "/topic", headers)
+    assert (refused is None) is is_answered
 
 
 @pytest.mark.parametrize("path", ["/", "/topics", "/message", "/dead-letters", "/samples", "/no-page", "/about"])

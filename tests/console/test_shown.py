@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tracemalloc
 import unicodedata
 
 import pytest
@@ -20,6 +21,7 @@ from spark_mq.console.shown import (
     as_hex,
     as_json,
     as_text,
+    shown_place,
 )
 
 
@@ -49,10 +51,37 @@ def test_a_body_is_cut_at_its_bound() -> None:
     assert as_text(b"x" * TEXT_CHARACTERS).is_whole
     cut = as_text(b"x" * (TEXT_CHARACTERS + 1))
     assert (len(cut.text), cut.is_whole) == (TEXT_CHARACTERS, False)
-    four_mib = b"x" * (4 << 20)
-    assert as_text(four_mib, everything=True) == (four_mib.decode(), True)
+    whole = b"x" * ALL_CHARACTERS
+    assert as_text(whole, everything=True) == (whole.decode(), True)
     assert not as_text(b"x" * (ALL_CHARACTERS + 1), everything=True).is_whole
     assert as_text("é".encode() * TEXT_CHARACTERS).is_whole
+
+
+def test_the_bound_is_of_the_characters_that_are_shown() -> None:
+    for body in (b"\x01" * (ALL_CHARACTERS // 2), b"[" + b'"\\u0001",' * 100_000 + b'"\xc2\x85"]'):
+        for shown in (as_text, as_json):
+            part = shown(body, everything=True)
+            assert part is None or len(part.text) <= ALL_CHARACTERS
+    cut = as_text(b"\x01" * (ALL_CHARACTERS // 2), everything=True)
+    assert (len(cut.text), cut.is_whole) == (ALL_CHARACTERS, False)
+
+
+def test_indentation_does_not_make_a_small_body_large() -> None:
+    deep = b"[" * 500 + b",".join([b"1"] * 50_000) + b"]" * 500
+    tracemalloc.start()
+    try:
+        part = as_json(deep)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert part is not None
+    assert (len(part.text), part.is_whole) == (TEXT_CHARACTERS, False)
+    assert peak < 20 << 20  # with the values of the body; the whole text would be 50 MB
+    few = as_json(b"[" * 500 + b"1,2" + b"]" * 500, everything=True)
+    assert few is not None
+    assert few.is_whole
+    assert json.loads(few.text) == json.loads(b"[" * 500 + b"1,2" + b"]" * 500)
+    assert max(map(len, few.text.split("\n"))) < 100
 
 
 def test_bytes_that_are_no_text_are_marked() -> None:
@@ -113,3 +142,18 @@ def test_what_is_no_json_or_too_much_is_not_shown_as_json(body: bytes) -> None:
 
 def test_long_numbers_are_no_trouble() -> None:
     assert as_json(b"[" + b"9" * 10_000 + b"]") is not None
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("/data/a#b?c@d/store", "/data/a#b?c@d/store"),
+        ("s3://bucket/store", "s3://bucket/store"),
+        ("sftp://user:pass@word@host:22/a/b", "sftp://host:22/a/b"),
+        ("https://account.example/table?sig=secret#secret", "https://account.example/table"),
+        ("abfs://box@account.example/table?sig=secret", "abfs://box@account.example/table"),
+        ("https://host?sig=secret@x/", "https://host"),
+    ],
+)
+def test_a_place_is_shown_without_secrets(place: str, shown: str) -> None:
+    assert shown_place(place) == shown

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import html
 import re
+import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from starlette.testclient import TestClient
 
 from spark_mq.console.pages import link
+from spark_mq.console.views import VIEWS_AT_A_TIME
 from storage import open_store
 from storage.format.record import COMPRESSED, COMPRESSION_ZLIB, COMPRESSION_ZSTD, compress
 from storage.rules.inner_messages import InnerMessage
@@ -43,7 +46,6 @@ ADDRESSES = [
     "/group?name=billing",
     "/dead-letters",
     "/dead-letters?group=billing",
-    "/dead-letters?group=billing&preview=1",
     "/dead-letters/run",
     "/transactions",
     "/timers",
@@ -75,7 +77,7 @@ def test_every_page_is_there_and_nothing_in_the_store_changes(
 def test_every_link_of_a_page_leads_somewhere(address: str, root: Path, open_console: OpenConsole) -> None:
     client = open_console(root)
     for found in dict.fromkeys(page(client, address).links):
-        if not found.startswith("#") and found != "/dead-letters/replay":
+        if not found.startswith("#") and found not in ("/dead-letters/replay", "/dead-letters/preview"):
             assert client.get(found).status_code in (200, 303), found
 
 
@@ -411,9 +413,100 @@ def after_run(client: TestClient) -> str:
 
 
 def test_a_preview_lists_what_a_replay_would_do(root: Path, open_console: OpenConsole) -> None:
-    text = page(open_console(root), "/dead-letters?group=billing&preview=1&limit=2").text
+    before = picture(root)
+    text = preview_of(open_console(root), limit="2")
     assert "would replay 2 to Orders" in text
     assert "more than 2 (--limit)" in text
+    assert picture(root) == before
+
+
+def preview_of(client: TestClient, **fields: str) -> str:
+    answer = client.post("/dead-letters/preview", data={**form_of(client), **fields})
+    assert answer.status_code == 200, answer.text
+    return Structure(answer.text).text
+
+
+def test_a_preview_needs_a_form_of_this_console(root: Path, open_console: OpenConsole) -> None:
+    client = open_console(root)
+    assert "would replay" not in client.get("/dead-letters?group=billing&preview=1").text
+    for wrong in ({}, {"form": "x"}):
+        refused = client.post("/dead-letters/preview", data={"group": "billing", **wrong})
+        assert (refused.status_code, "not of this console" in refused.text) == (403, True)
+    assert client.get("/dead-letters/preview").status_code == 405
+
+
+def test_two_previews_are_not_made_at_once(root: Path, open_console: OpenConsole) -> None:
+    client = open_console(root)
+    with client.app._app.state.console.replays._previewing:  # type: ignore[attr-defined]
+        refused = client.post("/dead-letters/preview", data=form_of(client))
+    assert (refused.status_code, "another preview" in refused.text) == (400, True)
+    assert "would replay 3" in preview_of(client)
+
+
+def test_a_slow_page_holds_up_neither_another_nor_the_samples(root: Path, open_console: OpenConsole) -> None:
+    client = open_console(root)
+    console = client.app._app.state.console  # type: ignore[attr-defined]
+    with console.views.opened():
+        answers: list[int] = []
+        others = threading.Thread(target=lambda: answers.append(client.get("/topics").status_code), daemon=True)
+        looks = threading.Thread(target=lambda: answers.append(len(console.samples.take().groups)), daemon=True)
+        for each in (others, looks):
+            each.start()
+        for each in (others, looks):
+            each.join(20)
+        assert sorted(answers) == [1, 200]
+
+
+def test_a_page_without_a_free_view_is_refused(
+    root: Path, open_console: OpenConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = open_console(root)
+    views = client.app._app.state.console.views  # type: ignore[attr-defined]
+    monkeypatch.setattr("spark_mq.console.store_view.LONGEST_WAIT_S", 0.01)
+    with ExitStack() as opened:
+        for _ in range(VIEWS_AT_A_TIME):
+            opened.enter_context(views.opened())
+        refused = client.get("/topics")
+        assert (refused.status_code, "other pages are being made" in refused.text) == (503, True)
+        assert client.get("/login").status_code == 200
+    assert client.get("/topics").status_code == 200
+
+
+def test_searches_end_at_the_bytes_of_a_page(
+    root: Path, open_console: OpenConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = open_console(root)
+    address = "/topic?name=Orders&queue=1&tag=paid"
+    assert page(client, address).text.count("price") == 50
+    monkeypatch.setattr("spark_mq.console.store_view.PAGE_BYTES", 1_000)
+    assert 0 < page(client, address).text.count("price") < 20
+
+
+def test_the_copies_of_a_message_end_at_their_bounds(
+    root: Path, open_console: OpenConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(root, read_only=False) as store:
+        for group in ("a", "b", "c"):
+            letter = {"UNIQ_KEY": "DEAD0", "RETRY_TOPIC": "Orders"}
+            store.put_inner(
+                [InnerMessage(topic=f"%DLQ%{group}", queue_id=0, body=b"x", properties=letter, born_time_ms=1)] * 3
+            )
+    client = open_console(root)
+    address = f"/message/related?{urlencode({'topic': DEAD, 'broker': 'broker-a', 'queue': 0, 'offset': 0})}"
+    assert page(client, address).text.count("%DLQ%") == 9
+    monkeypatch.setattr("spark_mq.console.message_pages._COPIES", 1)
+    text = page(client, address).text
+    assert text.count("%DLQ%") == 3
+    assert "more topics were not looked at" in text
+    monkeypatch.undo()
+    monkeypatch.setattr("spark_mq.console.message_pages._RELATED_BYTES", 1)
+    assert "more topics were not looked at" in page(client, address).text
+
+
+def test_an_empty_queue_has_no_offsets(root: Path, open_console: OpenConsole) -> None:
+    client = open_console(root)
+    text = page(client, f"/topic?name=Orders&queue=0&offset={ORDERS}").text
+    assert f"no offset of 0 to {ORDERS // 2 - 1}" in re.sub(r"\s+", " ", text)
 
 
 def test_dead_letters_are_replayed_once(root: Path, open_console: OpenConsole) -> None:

@@ -56,7 +56,7 @@ def test_an_archive_that_is_not_there_is_said(root: Path, tmp_path: Path, open_c
     assert (answer.status_code, "there is no Delta table" in answer.text) == (502, True)
 
 
-def write_audit(table: Path, count: int) -> None:
+def write_audit(table: Path, count: int, ids: list[str] | None = None, results: list[str] | None = None) -> None:
     """As the job's Spark does."""
     rows = {
         "run": ["r"] * count,
@@ -64,10 +64,10 @@ def write_audit(table: Path, count: int) -> None:
         "consumer_group": ["billing" if number % 2 else "other" for number in range(count)],
         "dead_letter_queue": pa.array([0] * count, pa.int32()),
         "dead_letter_offset": list(range(count)),
-        "dead_letter_msg_id": [f"M{number}" for number in range(count)],
+        "dead_letter_msg_id": ids or [f"M{number}" for number in range(count)],
         "unique_key": ["<b>key</b>"] * count,
         "origin_topic": ["Orders"] * count,
-        "result": ["replayed"] * count,
+        "result": results or ["replayed"] * count,
         "reason": pa.array([None] * count, pa.string()),
         "new_msg_id": [f"N{number}" for number in range(count)],
         "log_end": [0] * count,
@@ -82,6 +82,26 @@ def test_the_audit_shows_the_groups_newest_rows(tmp_path: Path) -> None:
     assert [row["dead_letter_offset"] for row in found][:3] == [409, 407, 405]
     assert len(found) == AUDIT_ROWS
     assert found[0]["time_ms"] == 409_000
+
+
+def test_a_preview_with_an_audit_leaves_out_what_it_calls_settled_and_starts_no_spark(
+    root: Path, tmp_path: Path, open_console: OpenConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_session(*_: object, **__: object) -> None:
+        raise AssertionError("a preview has started Spark")
+
+    monkeypatch.setattr("spark_mq.session.build_session", no_session)
+    table = tmp_path / "audit"
+    with open_store(root) as store:
+        ids = [message.msg_id for message in store.get("%DLQ%billing", 0, 0, 3).messages]
+    write_audit(
+        table, 6, [ids[0], ids[0], "x", ids[1], "x", "x"], ["failed", "replayed", "x", "planned", "x", "unknown"]
+    )
+    client = open_console(root, audit=str(table))
+    form = client.app._app.state.console.access.form  # type: ignore[attr-defined]
+    for again, count in (("", 2), ("1", 3)):
+        answer = client.post("/dead-letters/preview", data={"form": form, "group": "billing", "again": again})
+        assert f"would replay {count} to Orders" in Structure(answer.text).text
 
 
 def test_the_audit_is_on_the_page_of_the_group(root: Path, tmp_path: Path, open_console: OpenConsole) -> None:
