@@ -256,12 +256,12 @@ def test_what_a_slave_lacks_is_neither_lost_nor_passed_over_while_the_master_is_
     """Also behind slices that the master gave."""
     monkeypatch.setattr(pull_reader, "SLICE_ROWS", 64)
     with FakeBroker(records(1_000)) as slave:
-        slave.deleted_before = 900
+        slave.deleted_before = 700
         broker.answers = [*[FakeBroker.pull] * answered, *[lambda *_: None] * 10_000]
         with pytest.raises(WaitedInVainError):
             read(reader_of(broker, slave, timeout_ms=300, **looks), 0, 1_000)
         assert slave.offsets
-        broker.answers = [*[FakeBroker.pull] * answered, *[lambda *_: None] * 3]
+        broker.answers = [*[FakeBroker.pull] * answered, *[lambda *_: None] * 2]
         assert read(reader_of(broker, slave, **looks), 0, 1_000) == list(range(1_000)), "it is there again"
 
 
