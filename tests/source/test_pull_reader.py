@@ -227,9 +227,11 @@ def test_where_nobody_says_whether_a_topic_is_compacted_a_gap_at_its_begin_is_no
 
     broker.pull = pull  # type: ignore[method-assign]
     broker.deleted_before = 7
-    with pytest.raises(AccessDeniedError, match="GET_TOPIC_CONFIG.*is denied"):
+    with pytest.raises(AccessDeniedError, match=r"GET_TOPIC_CONFIG.*is denied"):
         read(reader_of(broker), 0, 64)
-    with pytest.warns(RuntimeWarning, match=r"\[0, 7\) expired .*or its topic is compacted, which is not known: .*denied"):
+    with pytest.warns(
+        RuntimeWarning, match=r"\[0, 7\) expired .*or its topic is compacted, which is not known: .*denied"
+    ):
         assert read(reader_of(broker, fail_on_data_loss=False), 0, 64) == list(range(7, 64))
 
 
