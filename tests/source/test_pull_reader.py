@@ -60,11 +60,13 @@ def reader_of(
 def read(reader: PullReader, start: int, end: int) -> list[int]:
     """The offsets of what was read; each message is the one of its offset."""
     offsets: list[int] = []
-    for part in reader.slices(start, end):
-        found = part.queue_offsets.tolist()
-        assert part.records.bodies().to_pylist() == [b"%d" % offset for offset in found]
-        offsets += found
-    reader.close()
+    try:
+        for part in reader.slices(start, end):
+            found = part.queue_offsets.tolist()
+            assert part.records.bodies().to_pylist() == [b"%d" % offset for offset in found]
+            offsets += found
+    finally:
+        reader.close()
     return offsets
 
 
@@ -141,7 +143,7 @@ def test_messages_that_a_deleting_broker_passes_over_are_data_loss(
     with pytest.warns(RuntimeWarning, match=text) as told:
         found = read(reader_of(broker, filter=filter_, fail_on_data_loss=False), start, 1_000)
     assert found == [*range(start, lost[0]), *range(lost[1], 1_000)]
-    assert len(told) == 1
+    assert sum("tolerated" in str(each.message) for each in told) == 1
     assert broker.minimum == 0, "it never said so"
 
 
