@@ -383,7 +383,9 @@ def _judged(cluster: QueryCluster, queue: QueueId, incarnation: int, holes: Iter
     """Why offsets had no message. Holes ascend: behind one whose messages have not expired there is none whose have."""
     is_expired = True
     for start, end in holes:
-        is_expired = is_expired and has_expired(start, lambda offset: cluster.first_from(queue, offset))
+        is_expired = is_expired and has_expired(
+            start, lambda offset: cluster.first_from(queue, offset), lambda: cluster.is_compacted(queue)
+        )
         yield Gap(queue, incarnation, start, end, EXPIRED if is_expired else EMPTY)
 
 

@@ -205,7 +205,7 @@ class Duties:
             files = store.writer.file_system
             assert isinstance(files, LocalFileSystem)
             plan = plan_run(store, files, self._clock(), config, is_requested=cleans_left > 0)
+            self._broker.set_writable(is_writable=not plan.occasion.is_full)  # also if nothing can be deleted
             apply_expiry(store.writer, plan, config, sleep=lambda seconds: None)
-        self._broker.set_writable(is_writable=not plan.occasion.is_full)
         if not plan.is_empty:
             parts.store.list_files()

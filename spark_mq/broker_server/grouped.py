@@ -406,8 +406,10 @@ class GroupedBroker:
         _LOG.warning("%s of %s is %s", self.self_id, self.name, "slave" if term is None else f"master in term {term}")
 
     async def _stop(self) -> None:
-        running, self.running = self.running, None
+        running = self.running
         if running is not None:
+            self._entered_end = running.dispatched_end  # the member counts by it from here on
+            self.running = None
             self._configuration = running.configuration  # with what operators have changed
             log = self._log
             assert log is not None

@@ -285,7 +285,8 @@ class RunningBroker:
         port = server.listen_port - VIP_PORTS_BELOW
         await self._remoting.listen(server.bind_address, port, self._processors(is_fast_port=True))
         if self._metrics is not None:
-            self._page = await asyncio.to_thread(serve_metrics, self.broker, self._metrics, self._configuration)
+            page = partial(serve_metrics, self.broker, self._metrics, self._configuration, self._clock)
+            self._page = await asyncio.to_thread(page)
         self._duties.start()
         if self._batches is not None:
             await asyncio.to_thread(self._batches.start)

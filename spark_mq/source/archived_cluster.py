@@ -221,6 +221,9 @@ class ArchivedCluster:
     def first_from(self, queue: QueueId, offset: int) -> int | None:
         return self._inner.first_from(queue, offset)
 
+    def is_compacted(self, queue: QueueId) -> bool:
+        return self._inner.is_compacted(queue)
+
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:
         self._inner.look_up({queue: offset for queue, offset in offsets.items() if offset > self._border(queue)})
 

@@ -253,6 +253,10 @@ class Cluster:
         """The offset, if a message is there."""
         return None if self.position(queue, offset) is None else offset
 
+    def is_compacted(self, queue: QueueId) -> bool:
+        """Whatever its broker serves, the log is read, which has all."""
+        return False
+
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:
         """Look up many positions for `record_before` at once: much cheaper than one after the other.
 

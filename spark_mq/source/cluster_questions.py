@@ -23,8 +23,10 @@ from spark_mq.client.errors import (
 from spark_mq.client.routes import check_queue_counts
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, WireBody
+from spark_mq.remoting.administration import TopicRequest
 from spark_mq.remoting.headers_and_bodies import Header
 from spark_mq.remoting.routes import ClusterInfo, RouteRequest, TopicList, TopicRouteData
+from storage.format.table_entries import TopicConfig
 from storage.rules.response_codes import ResponseCode
 
 IN_FLIGHT = 256
@@ -86,6 +88,21 @@ def exchange(
     while len(found) < len(requests):
         found.update(connection.receive(timeout_ms))
     return [Answered(connection.address, command, found[number]) for number, command in enumerate(requests)]
+
+
+def compaction_request(topic: str) -> RemotingCommand:
+    """Asks a broker what `is_compacted` reads. With ACL 2.0 that needs the right Get on the topic."""
+    return make_call(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=topic))
+
+
+def is_compacted(answer: Answered) -> bool:
+    """Whether the broker keeps only the newest message of each key of a topic: then any offset may have no message.
+
+    Brokers before 5.0 have no such topics, and do not know the request. Raises ResponseError where the broker does not say.
+    """
+    if answer.code in (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.TOPIC_NOT_EXIST):
+        return False
+    return answer.body(TopicConfig).is_compacted
 
 
 class ClusterQuestions:

@@ -26,7 +26,7 @@ from spark_mq.remoting.consumers import (
     SearchOffsetRequest,
     UpdateConsumerOffsetRequest,
 )
-from spark_mq.source.cluster_questions import Addresses, Answered, ClusterQuestions
+from spark_mq.source.cluster_questions import Addresses, Answered, ClusterQuestions, compaction_request, is_compacted
 from spark_mq.source.group_offsets import GroupOffsets, WriteOffsets
 from spark_mq.source.live_view import LiveView
 from spark_mq.source.offsets import QueueId, RecordPlace
@@ -189,6 +189,10 @@ class LiveCluster:
     def first_from(self, queue: QueueId, offset: int) -> int | None:
         found = self._view.patiently(lambda: self._first_record(queue, offset))
         return found.queue_offset if isinstance(found, FirstRecord) else None
+
+    def is_compacted(self, queue: QueueId) -> bool:
+        (answer,) = self._ask(queue, compaction_request(queue.topic))
+        return is_compacted(answer)
 
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:
         self._view.patiently(lambda: self._look_up(offsets))

@@ -37,7 +37,7 @@ _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")  # one spelling a queue, or two key
 _MAX_QUEUE_ID = 2**31 - 1
 
 
-def has_expired(hole: int, first_from: Callable[[int], int | None]) -> bool:
+def has_expired(hole: int, first_from: Callable[[int], int | None], is_compacted: Callable[[], bool]) -> bool:
     """Whether offsets from `hole` on, for which a broker gave no message, may have had messages that expired. Pure.
 
     A broker deletes a file of its log, and moves the minimum of one queue after the other later. Meanwhile it passes over entries
@@ -45,8 +45,9 @@ def has_expired(hole: int, first_from: Callable[[int], int | None]) -> bool:
     front: while one before the hole is there, none behind it has expired, and the queue never had a message in the hole.
 
     `first_from(offset)` asks, now, for the offset of the first message at or behind an offset; None if there is none, or if that
-    cannot be said. It must ask the broker that passed over the hole. Java: DefaultMessageStore.getMessage, CleanCommitLogService,
-    CleanConsumeQueueService.
+    cannot be said. It must ask the broker that passed over the hole. `is_compacted` asks, last, whether the broker keeps only the
+    newest message of each key: then any offset may have none, and nothing has expired. Java: DefaultMessageStore.getMessage,
+    CleanCommitLogService, CleanConsumeQueueService, CompactionStore.
     """
     step = 1
     while hole > 0:
@@ -57,7 +58,7 @@ def has_expired(hole: int, first_from: Callable[[int], int | None]) -> bool:
         if at == 0:
             break
         step *= 2
-    return True
+    return not is_compacted()
 
 
 class QueueId(NamedTuple):

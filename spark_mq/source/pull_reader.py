@@ -5,8 +5,10 @@ the queue's slaves, until nothing has come for `timeout_ms`; no try goes beyond 
 the broker's address. A slave's answer about the ends of a queue is ignored: it may be behind its master.
 
 A broker that deletes a file of its log passes over its messages. So offsets without a message are judged (`offsets.has_expired`)
-before the slice that lacks them is given. What a slave passed over, or a slice that several brokers gave, is read again from the
-master.
+before the slice that lacks them is given. A slice is of one broker, and only that broker can say why it passed over offsets. Where
+the reader has left it meanwhile, the slice is read again. A slave deletes files of its own, so its answer is never proof of a loss:
+what it may have deleted is read from the master, and so is the rest of the task. A reader that judges nothing
+takes slices with such offsets from the master alone, because whoever judges them later asks the master.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.calls import make_call, may_pass
+from spark_mq.client.calls import may_pass, patiently
 from spark_mq.client.errors import (
     BrokerNotFoundError,
     ClientError,
@@ -32,8 +35,14 @@ from spark_mq.client.errors import (
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.remoting import Body, RemotingCommand, RequestCode
-from spark_mq.remoting.administration import TopicRequest
-from spark_mq.source.cluster_questions import Addresses, ClusterQuestions, addresses_of, exchange
+from spark_mq.source.cluster_questions import (
+    Addresses,
+    ClusterQuestions,
+    addresses_of,
+    compaction_request,
+    exchange,
+    is_compacted,
+)
 from spark_mq.source.offsets import QueueId, has_expired
 from spark_mq.source.pulled_records import (
     FirstRecord,
@@ -65,7 +74,6 @@ from spark_mq.worker_errors import named_for_spark
 from storage.errors import CorruptMessageError
 from storage.format.arrays import Memory
 from storage.format.record import MINIMUM_RECORD_SIZE
-from storage.format.table_entries import TopicConfig
 from storage.format.window_decoder import Wanted
 from storage.names import MASTER_ID
 from storage.queues.scan import SLICE_BYTES, SLICE_ROWS, QueueSlice
@@ -82,16 +90,25 @@ LOOK_AGAIN_SECONDS = 2.0
 """Between two questions where the broker is."""
 _WHAT = request_text(RequestCode.PULL_MESSAGE)
 
+
+class _Answer(NamedTuple):
+    """The records that a broker gave, and its address: a master's id may move to another machine."""
+
+    address: str
+    body: Body
+
+
 _Waiter = tuple[Ask, Callable[[Ask, RemotingCommand], int]]
 """An ask, and what takes its answer and returns the id of the broker that it suggests."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """What was taken of [`start`, `end`), to be given as a slice."""
+    """What was taken of [`start`, `end`) from one broker, to be given as a slice."""
 
     start: int
     end: int = field(init=False)
+    address: str = ""
     parts: list[PulledPart] = field(default_factory=list)
     rows: int = 0
     size_bytes: int = 0
@@ -99,12 +116,17 @@ class _Held:
     def __post_init__(self) -> None:
         self.end = self.start
 
-    def add(self, part: Part[Body]) -> None:
-        self.end = part.end
-        if len(part.content):
-            self.parts.append(PulledPart(*part))
-            self.rows += min(part.end - part.offset, len(part.content) // MINIMUM_RECORD_SIZE)
-            self.size_bytes += len(part.content)
+    def takes(self, part: Part[_Answer]) -> bool:
+        """Add a part, unless it is another broker's."""
+        offset, end, (address, body) = part
+        if self.end > self.start and address != self.address:
+            return False
+        self.end, self.address = end, address
+        if len(body):
+            self.parts.append(PulledPart(offset, end, body))
+            self.rows += min(end - offset, len(body) // MINIMUM_RECORD_SIZE)
+            self.size_bytes += len(body)
+        return True
 
     @property
     def is_full(self) -> bool:
@@ -125,8 +147,8 @@ class PullReader:
         judges_holes: bool = True,
         wanted: Wanted | None = None,
     ) -> None:
-        """`wanted`: the parts of messages that the query needs. Without `judges_holes` offsets that a broker passes over are nothing
-        to this reader.
+        """`wanted`: the parts of messages that the query needs. Without `judges_holes` offsets that the master passes over are
+        nothing to this reader.
         """
         self._queue = queue
         self._addresses = dict(sorted(addresses.items()))
@@ -147,14 +169,16 @@ class PullReader:
         self._master_error: ClientError | None = None
         self._back_at = 0.0
         self._addresses_due = 0.0
-        self._windows: list[PullWindow[Body]] = []
+        self._windows: list[PullWindow[_Answer]] = []
         """Those that have asks in flight over the connection."""
-        self._answered: set[int] = set()
-        """The ids of brokers that answered since the last slice."""
+        self._looked_at: set[str] = set()
+        """Addresses of the brokers by which a hole is judged."""
         self._told: list[tuple[int, int]] = []
         """Offsets whose loss was told."""
-        self._has_gone_back = False
+        self._read_again_from = -1
         self._is_compacted: bool | None = None
+        self._not_known = ""
+        """Why nobody says whether the topic is compacted."""
 
     def slices(self, start: int, end: int) -> Iterator[QueueSlice]:
         """The messages at offsets [start, end), in order.
@@ -163,38 +187,39 @@ class PullReader:
         and the client's errors.
         """
         window, held = self._open_window(start, end), _Held(start)
-        waiting: deque[Part[Body]] = deque()
+        waiting: deque[Part[_Answer]] = deque()
         self._last_news = time.monotonic()
         while waiting or held.end > held.start or not window.is_done:
+            is_whole = False
             if waiting:
-                held.add(waiting.popleft())
+                is_whole = not held.takes(waiting[0])
+                if not is_whole:
+                    waiting.popleft()
             elif taken := window.take():  # some may have come with a look's answer
                 waiting.extend(taken)
             elif not window.is_done:
                 self._exchange(window, partial(self._take, window))
-            if not held.is_full and (waiting or not window.is_done):
+            if not is_whole and not held.is_full and (waiting or not window.is_done):
                 continue
-            pulled = self._slice(held.parts) if held.parts else None
+            pulled = self._slice(held) if held.parts else None
             offsets = np.empty(0, np.int64) if pulled is None else pulled.queue_offsets
-            if self._judges_holes and not self._judge(held, window.end, offsets):
+            if not self._judge(held, window.end, offsets):
                 window, held = self._open_window(held.start, window.end), _Held(held.start)
                 waiting.clear()
                 continue
             if pulled is not None:
                 yield pulled
             held = _Held(held.end)
-            self._answered.clear()
             self._last_news = time.monotonic()  # the reader's own time is no silence
         if window.in_flight:  # of what was cut off
             self.close()
 
-    def _open_window(self, start: int, end: int) -> PullWindow[Body]:
+    def _open_window(self, start: int, end: int) -> PullWindow[_Answer]:
         """The only one from here on."""
         if any(window.in_flight for window in self._windows):
             self.close()
-        window: PullWindow[Body] = PullWindow(start, end, DEPTH)
+        window: PullWindow[_Answer] = PullWindow(start, end, DEPTH)
         self._windows = [window]
-        self._answered.clear()
         return window
 
     def close(self) -> None:
@@ -202,11 +227,11 @@ class PullReader:
             self._connection.close()
             self._connection = None
 
-    def _slice(self, parts: list[PulledPart]) -> QueueSlice:
+    def _slice(self, held: _Held) -> QueueSlice:
         try:
-            pulled = slice_of(parts, self._queue.topic.encode(), self._queue.queue_id, self._wanted, self._memory)
+            pulled = slice_of(held.parts, self._queue.topic.encode(), self._queue.queue_id, self._wanted, self._memory)
         except PulledRecordError as error:
-            raise MalformedResponseError(self._addresses[self._broker_id], _WHAT, str(error)) from None
+            raise MalformedResponseError(held.address, _WHAT, str(error)) from None
         if self._verify_crc:
             for _, corrupt in pulled.records.corrupt_sums(force_property_crc=False):
                 raise corrupt
@@ -215,7 +240,7 @@ class PullReader:
     def _judge(self, held: _Held, end: int, offsets: np.ndarray) -> bool:
         """Tell what of a slice has expired and is not among the offsets that were given; `end` is the range's.
 
-        False where the master must be asked instead: nothing was told, and the connection goes to it.
+        False where that is not to be said of this slice: nothing of it was told, and it is to be read again.
         """
         is_filtered = self._terms.filter != EVERYTHING
         at = held.start
@@ -224,23 +249,39 @@ class PullReader:
             if told := [stop for begin, stop in self._told if begin <= low < stop]:
                 at = max(told)
                 continue
+            is_masters = held.address == self._addresses.get(MASTER_ID)
+            if not self._judges_holes:
+                return is_masters or self._read_again(held.start, from_master=True)
+            self._looked_at.clear()
             is_there = is_filtered and self._first_from(low) == low  # it did not match
-            is_lost = not is_there and has_expired(low, self._first_from) and not self._is_compacted_topic()
-            if self._goes_back_to_master(is_lost=is_lost):
-                return False
+            is_lost = not is_there and has_expired(low, self._first_from, self._is_compacted_topic)
+            if is_lost and (is_filtered or high == held.end):
+                high = max(high, min(self._first_from(low) or end, end))
+            if (is_lost and not is_masters) or self._looked_at - {held.address}:
+                return self._read_again(held.start, from_master=is_lost and not is_masters)
             if not is_lost:  # nor has anything behind it
                 break
-            if is_filtered or high == held.end:
-                high = max(high, min(self._first_from(low) or end, end))
             what = ", as far as they matched" if is_filtered else ""
-            self._lose(f"offsets [{low}, {high}) expired before they were read{what}")
+            self._lose(f"offsets [{low}, {high}) expired before they were read{what}{self._not_known}")
             self._told.append((low, high))
             at = high
         return True
 
+    def _read_again(self, start: int, *, from_master: bool) -> bool:
+        """The slice that begins at `start` is to be read again: where the reader is by now. From the master, as all that comes, if it
+        is the one to ask, or if the brokers have changed once more. Returns False.
+        """
+        if from_master or self._read_again_from == start:
+            self._addresses = {number: at for number, at in self._addresses.items() if number == MASTER_ID}
+            if self._broker_id != MASTER_ID:
+                self.close()
+                self._broker_id = MASTER_ID
+        self._read_again_from = start
+        return False
+
     def _first_from(self, offset: int) -> int | None:
         """The offset of the first message at or behind an offset, whatever the query filters; None if there is none."""
-        window: PullWindow[Body] = PullWindow(offset, offset + 1, 1)
+        window: PullWindow[_Answer] = PullWindow(offset, offset + 1, 1)
         self._windows.append(window)
         found: list[int | None] = []
 
@@ -248,7 +289,8 @@ class PullReader:
             address = self._addresses[self._broker_id]
             record = first_record(offset, command, address, self._queue, self._terms.group)
             found.append(record.queue_offset if isinstance(record, FirstRecord) else None)
-            window.answer(ask, ask.end, b"")
+            window.answer(ask, ask.end, _Answer(address, b""))
+            self._looked_at.add(address)
             self._note_answer()
             return self._broker_id
 
@@ -258,36 +300,36 @@ class PullReader:
         self._windows.remove(window)
         return found[-1]
 
-    def _goes_back_to_master(self, *, is_lost: bool) -> bool:
-        """Whether what was not there is asked of the master, once: a slave deletes its own files, and answers of several brokers do
-        not show what one of them has deleted.
-        """
-        is_sure = len(self._answered) < 2 and (self._broker_id == MASTER_ID or not is_lost)
-        if is_sure or self._has_gone_back or MASTER_ID not in self._addresses:
-            return False
-        self._has_gone_back, self._suggestions_count = True, False
-        self.close()
-        self._broker_id = MASTER_ID
-        return True
-
     def _is_compacted_topic(self) -> bool:
-        """Whether the broker keeps only the newest message of each key: then any offset may have none. No, if it does not say."""
+        """Whether the broker keeps only the newest message of each key. The master says so: no, at a slave.
+
+        Where nobody says so, that is an error, or stands in the warning if loss is tolerated.
+        """
+        if self._broker_id != MASTER_ID or self._not_known:
+            return False
         if self._is_compacted is None:
-            request = make_call(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=self._queue.topic))
             try:
-                connection: BlockingConnection[int] = BlockingConnection(self._address(), self._terms.settings)
-                try:
-                    (answer,) = exchange(connection, [request], self._answer_timeout_ms)
-                finally:
-                    connection.close()
-                self._is_compacted = answer.code == ResponseCode.SUCCESS and answer.body(TopicConfig).is_compacted
-            except ClientError:
+                what = f"the configuration of topic {self._queue.topic}"
+                self._is_compacted = patiently(self._ask_compacted, self._terms.timeout_ms, what)
+            except ClientError as error:
+                if self._strict:
+                    raise
+                self._not_known = f" (or its topic is compacted, which is not known: {error.describe()})"
                 return False
         return self._is_compacted
 
+    def _ask_compacted(self) -> bool:
+        connection: BlockingConnection[int] = BlockingConnection(self._address(), self._terms.settings)
+        try:
+            self._looked_at.add(connection.address)
+            (answer,) = exchange(connection, [compaction_request(self._queue.topic)], self._answer_timeout_ms)
+        finally:
+            connection.close()
+        return is_compacted(answer)
+
     def _exchange(
         self,
-        window: PullWindow[Body],
+        window: PullWindow[_Answer],
         take: Callable[[Ask, RemotingCommand], int],
         requests: PullRequests | None = None,
     ) -> None:
@@ -317,30 +359,30 @@ class PullReader:
                 self._leave()
                 self._broker_id = suggested
 
-    def _take(self, window: PullWindow[Body], ask: Ask, command: RemotingCommand) -> int:
+    def _take(self, window: PullWindow[_Answer], ask: Ask, command: RemotingCommand) -> int:
         """One answer. Returns the broker id that it suggests. Raises an error that may pass where the answer says nothing."""
         address = self._addresses[self._broker_id]
         if command.code == ResponseCode.TOPIC_NOT_EXIST and self._broker_id == MASTER_ID:
             if not window.is_done:
                 self._lose(f"its topic is gone; offset {window.position} was to be read")
             window.cut(window.position)
-            window.answer(ask, ask.end, b"")
+            window.answer(ask, ask.end, _Answer(address, b""))
             return self._broker_id
         answer = pull_answer(command, address, self._queue, self._terms.group)
         match outcome_of(ask.offset, answer):
             case Found(next_offset):
-                window.answer(ask, next_offset, answer.body)
+                window.answer(ask, next_offset, _Answer(address, answer.body))
             case Nothing(next_offset):
-                window.answer(ask, next_offset, b"")
+                window.answer(ask, next_offset, _Answer(address, b""))
             case Lost(next_offset, reason) if self._broker_id == MASTER_ID:
                 self._lose(f"{reason}; offset {ask.offset} was to be read")
                 self._told.append((ask.offset, next_offset))
-                window.answer(ask, next_offset, b"")
+                window.answer(ask, next_offset, _Answer(address, b""))
             case Ended(maximum, reason) if self._broker_id == MASTER_ID:
                 if maximum < window.end:
                     self._lose(f"{reason}, before offset {window.end} that was planned when the query looked")
                 window.cut(maximum)
-                window.answer(ask, ask.end, b"")
+                window.answer(ask, ask.end, _Answer(address, b""))
             case Lost(_, reason) | Ended(_, reason) | Again(reason):
                 window.again(ask)
                 raise no_news(reason, address, self._queue, self._terms.group)
@@ -351,7 +393,6 @@ class PullReader:
 
     def _note_answer(self) -> None:
         self._failures, self._last_news = 0, time.monotonic()
-        self._answered.add(self._broker_id)
         if self._broker_id == MASTER_ID:
             self._master_error = None
 

@@ -106,6 +106,10 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         """
         ...
 
+    def is_compacted(self, queue: QueueId) -> bool:
+        """Whether only the newest message of each key is served here, so that any offset may have none. Raises where nobody says."""
+        ...
+
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:
         """Look up many positions for `record_before` at once: much cheaper than one after the other."""
         ...

@@ -295,6 +295,14 @@ def test_messages_that_a_deleting_broker_passes_over_have_expired(table: Path) -
     assert offsets_in(table) == [*range(40), *range(50, 60)]
 
 
+def test_what_a_compacted_topic_lacks_has_not_expired(table: Path) -> None:
+    with FakeCluster(range(60)) as cluster:
+        cluster.attributes = {"cleanup.policy": "COMPACTION"}
+        cluster.deleted_before = 7
+        report = archived(table, nameServer=cluster.address, topic="TopicA", pullTimeout="1s")
+    assert (report.gaps, report.empty_offsets) == ([], 7)
+
+
 def test_what_expired_behind_the_last_archived_message_is_named(store: StoreBuilder, table: Path) -> None:
     store.send_many("Topic", 5)
     archived(table, path=str(store.root))

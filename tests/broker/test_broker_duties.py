@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from spark_mq.remoting.consumers import (
 )
 from spark_mq.remoting.routes import RegisterBrokerBody
 from storage import open_store
+from storage.errors import StoreNotWritableError
 from storage.format import fastjson
 from storage.retention import ExpiryPlan, plan_run
 from storage.rules.inner_messages import InnerMessage
@@ -286,6 +288,35 @@ def test_expired_log_files_go_at_any_hour_for_twenty_turns_after_an_operator_ask
         finally:
             duties.close()
     assert asked_for.count(True) == 20
+
+
+def test_a_full_disk_takes_no_messages_also_where_nothing_can_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member of a group whose thread has no time to trim its log, because its disk is slow."""
+    clock, tried = FakeClock(), threading.Event()
+
+    def full(*args: object, is_requested: bool) -> ExpiryPlan:
+        plan = plan_run(*args, is_requested=is_requested)  # type: ignore[arg-type]
+        return replace(plan, occasion=plan.occasion._replace(is_full=True))
+
+    def busy(*args: object, **kwargs: object) -> None:
+        tried.set()
+        raise StoreNotWritableError("root", "the member has had no time", "the next turn tries again")
+
+    monkeypatch.setattr("spark_mq.broker_server.duties.plan_run", full)
+    monkeypatch.setattr("spark_mq.broker_server.duties.apply_expiry", busy)
+    with running(tmp_path / "store", clock) as broker:
+        service = broker.parts.store.service
+        duties = Duties(service, broker, check_interval_ms=DAY_MS, clean_interval_ms=1, clock=clock)
+        duties.start()
+        try:
+            assert tried.wait(60)
+        finally:
+            duties.close()
+        names, body = sent("TBW102")
+        answer = BrokerPeers(broker, clock).ask("p", 310, names, body)
+        assert (answer.code, "disk is full" in (answer.remark or "")) == (14, True)
 
 
 def test_delivered_messages_count_with_their_parts_of_the_time_also_if_the_turn_fails(

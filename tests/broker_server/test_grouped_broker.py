@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_mq.broker_server.grouped import GroupedBroker
+from spark_mq.broker_server.grouped import GroupedBroker, MemberLog
 from spark_mq.broker_server.settings import Configuration, read_configuration
 from spark_mq.client.admin import Admin
 from spark_mq.client.errors import ClientError, ResponseError
@@ -364,6 +364,9 @@ class _Ends:
     def end_of(self, index: int) -> int:
         return 100 * (index + 1)
 
+    def last_index_by(self, end: int, committed: int) -> int:
+        return min(end // 100 - 1, committed)
+
 
 @pytest.mark.slow
 def test_a_term_whose_first_entry_is_committed_late_begins_then(tmp_path: Path) -> None:
@@ -389,6 +392,31 @@ def test_a_broker_that_closes_while_its_member_has_failed_opens_nothing_any_more
         assert broker._runner is None
         await broker._server.close()
         await asyncio.wrap_future(broker._lines.close())
+
+    asyncio.run(look())
+
+
+class _Closing:
+    """A store that closes, and has entered what ends at 700."""
+
+    dispatched_end = 700
+
+    def __init__(self, broker: GroupedBroker) -> None:
+        self.configuration, self.seen, self._broker = broker._configuration, 0, broker
+
+    async def close(self) -> None:
+        self.seen = self._broker._entered(_Ends(), 9)  # type: ignore[arg-type]
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.slow
+def test_a_checkpoint_amid_a_close_counts_what_the_store_that_closes_has_entered(tmp_path: Path) -> None:
+    async def look() -> None:
+        broker = GroupedBroker(lone_configuration(tmp_path))
+        broker.running = closing = _Closing(broker)  # type: ignore[assignment]
+        broker._log = MemberLog("root", None, None, (4, 400), None)  # type: ignore[arg-type]
+        await broker._stop()
+        assert (closing.seen, broker._entered(_Ends(), 9)) == (6, 6)  # type: ignore[attr-defined, arg-type]
 
     asyncio.run(look())
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import MetricsSettings, read_configuration
 from spark_mq.client.message import Message, MessageExt
 from spark_mq.client.producer import Producer
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting_server.server import ListenError
+from spark_mq.testing.servers import on_own_loop
+from storage.epoch_times import current_time_ms
 from storage.errors import ConfigurationError
 from tests.broker_server.test_running_broker import running
 from tests.support.java_broker import free_ports, wait_until
@@ -72,6 +77,26 @@ def test_a_broker_shows_what_it_took_and_gave_and_who_is_behind(tmp_path: Path) 
             assert page.value("rocketmq_rpc_latency_milliseconds_count", **sends) == 30
     with pytest.raises(OSError, match="refused"):
         MetricPage.at(address)
+
+
+def test_the_page_goes_by_the_brokers_clock(tmp_path: Path) -> None:
+    moved_ms = 0
+    text = f"brokerName=b\nlistenPort={free_ports()}\nstorePathRootDir={tmp_path / 'store'}\n{SETTINGS}"
+    with our_name_server(tmp_path) as names, ExitStack() as opened:
+        configuration = read_configuration(f"{text}namesrvAddr={names.address}\n".encode(), None, {})
+        start = partial(RunningBroker.start, configuration, clock=lambda: current_time_ms() + moved_ms)
+        broker, _ = opened.enter_context(on_own_loop(start, "broker"))
+        assert broker.metrics_address is not None
+        with Producer(ClientSettings((names.address,)), "P") as producer:
+            sent = producer.send(Message("Topic", b"x"))
+        with PullConsumer(ClientSettings((names.address,)), "G") as consumer:
+            consumer.subscribe("Topic")
+            wait_until(lambda: consumer.poll(500), "it is read")
+            consumer.commit({sent.queue: 0})
+            moved_ms = 7_200_000
+            page = MetricPage.at("{}:{}".format(*broker.metrics_address))
+        age_ms = page.value("rocketmq_consumer_lag_latency_milliseconds", consumer_group="G") or 0
+        assert 7_200_000 <= age_ms < 10_000_000
 
 
 def test_without_the_setting_nothing_is_counted_or_served(tmp_path: Path) -> None:

@@ -145,6 +145,8 @@ class FakeCluster(FakeBroker):
         """The offset that the broker gives for any time."""
         self.refused: dict[int, int] = {}
         """Requests that are refused with a code."""
+        self.attributes: dict[str, str] = {}
+        """The topic's."""
         self.understands = False
         """Whether it knows about expressions."""
         self.broker_address: str | None = None
@@ -176,7 +178,7 @@ class FakeCluster(FakeBroker):
                 table = {MessageQueue("TopicA", "broker-a", 0): ends}
                 return self._body(request, TopicStatsTable(offset_table=table))
             case RequestCode.GET_TOPIC_CONFIG:
-                return self._body(request, TopicConfig(topic="TopicA"))
+                return self._body(request, TopicConfig(topic="TopicA", attributes=self.attributes))
             case RequestCode.CHECK_CLIENT_CONFIG if self.understands:
                 return make_response(request, 0, None)
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:

@@ -1008,15 +1008,27 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "rows behind a loss are given before it is told": _PULLED.line(
             "PullReader.slices",
-            "if self._judges_holes and not",
-            "if self._judges_holes and window.is_done and not",
+            "if not self._judge(",
+            "if window.is_done and not self._judge(",
             "test_messages_that_are_deleted_while_a_range_is_read_are_not_behind_those_that_were_given",
         ),
         "what a slave has deleted is lost": _PULLED.line(
-            "PullReader._goes_back_to_master",
-            "if is_sure or self._has_gone_back",
-            "if True or self._has_gone_back",
+            "PullReader._judge",
+            "if (is_lost and not is_masters) or",
+            "if",
             "test_what_a_slave_has_deleted_is_read_from_the_master",
+        ),
+        "the archiver names what a slave has deleted empty": _PULLED.line(
+            "PullReader._judge",
+            "return is_masters or",
+            "return True or",
+            "test_what_a_slave_lacks_is_neither_lost_nor_passed_over_while_the_master_is_away",
+        ),
+        "the master answers for what a slave passed over": _PULLED.line(
+            "PullReader._judge",
+            "or self._looked_at - {held.address}:",
+            "or self._looked_at - {held.address, self._address()}:",
+            "test_a_slave_answers_for_its_own_parts_also_when_the_reader_is_back_at_the_master",
         ),
         "the archiver judges a gap by an earlier look": _ARCHIVED.line(
             "_judged",
