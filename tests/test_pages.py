@@ -194,6 +194,7 @@ def test_the_package_lists_what_it_gives_before_anything_of_it_is_loaded() -> No
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_recipes_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ends with what they leave behind: each order once in the archive and in its typed table, copies, and gauges of all queues."""
     ending = """

@@ -27,7 +27,7 @@ from spark_mq.client.message import Message, MessageExt
 from spark_mq.client.producer import Producer
 from spark_mq.client.pulls import Pull, PullStatus, pulled_messages, subscription
 from spark_mq.client.send_results import SendResult
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, ProducerSettings
 from spark_mq.namesrv.server import RunningNameServer
 from spark_mq.namesrv.settings import Configuration as NameServerSettings
 from spark_mq.remoting import RequestCode
@@ -318,7 +318,8 @@ class Cluster:
         `fields` are those of `spark_mq.client.Message`: tags, keys, properties, delay_level, deliver_time_ms. Raises ClientError.
         """
         if self._producer is None:
-            self._producer = Producer(self._asking.instance.settings, _PRODUCER)
+            patient = ProducerSettings(send_timeout_ms=30_000)  # a machine that runs tests may be busy
+            self._producer = Producer(self._asking.instance.settings, _PRODUCER, patient)
             self._open.callback(self._producer.close)
         made = [Message(topic, body.encode() if isinstance(body, str) else body, **fields) for body in bodies]
         return [self._producer.send(message) for message in made]

@@ -138,6 +138,7 @@ print("SAID", said)
 """
 
 
+@pytest.mark.long
 def test_a_typed_table_has_each_message_once_with_its_value_or_its_error(tmp_path: Path) -> None:
     ran = run_script(TYPED, tmp_path, small=True)
     assert ran.returncode == 0, ran.stderr[-4000:]

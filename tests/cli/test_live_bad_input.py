@@ -40,6 +40,7 @@ CALLS = OF_CLUSTERS | {
     "console": ["console"],
     "create-topic": ["create-topic", "T"],
     "dump": ["dump", "--topic", "T"],
+    "exporter": ["exporter", "--once"],
     "lag": ["lag"],
     "offset-by-time": ["offset-by-time", "--topic", "T", "--time", "2026-01-01"],
     "produce": ["produce", "--topic", "T"],
@@ -124,7 +125,9 @@ def test_a_silent_name_server_is_waited_for_no_longer_than_the_time_out(command:
     assert f"{server.address}: no answer" in text[0]
 
 
-@pytest.mark.parametrize("command", sorted(CALLS.keys() - {"brokers", "console"}))  # these show what answers
+@pytest.mark.parametrize(
+    "command", sorted(CALLS.keys() - {"brokers", "console", "exporter"})
+)  # these show what answers
 def test_a_refusal_says_host_code_and_remark_and_what_to_do(command: str, cluster: Cluster) -> None:
     text = refused([*CALLS[command], "--access-key", "alice"], cluster.name_server.address, SPARK_MQ_SECRET_KEY=SECRET)
     assert text[0].startswith("error: ")

@@ -191,10 +191,10 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnCluster]:
     ("address", "said"),
     [
         ("/topics", r"Orders\s+1\s+1\s"),
-        ("/topic?name=Orders", "at own"),
-        ("/dead-letters", r"billing\s+%DLQ%billing\s+1\s"),
-        ("/dead-letters?group=billing", "1 messages in"),
-        ("/transactions", "own: 0"),
+        pytest.param("/topic?name=Orders", "at own", marks=pytest.mark.long),
+        pytest.param("/dead-letters", r"billing\s+%DLQ%billing\s+1\s", marks=pytest.mark.long),
+        pytest.param("/dead-letters?group=billing", "1 messages in", marks=pytest.mark.long),
+        pytest.param("/transactions", "own: 0", marks=pytest.mark.long),
         ("/timers", "own"),
     ],
 )

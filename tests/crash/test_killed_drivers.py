@@ -27,7 +27,7 @@ from tests.crash.driver_chain import (
 )
 from tests.support.java_broker import needed_oracle
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.long]
 
 DEATHS = 6  # each costs the start of a JVM
 

@@ -32,7 +32,9 @@ def test_a_life_follows_from_its_seed() -> None:
     assert first.world.now_ms == again.world.now_ms
 
 
-@pytest.mark.parametrize("lives", [5, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "lives", [5, pytest.param(50, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.long)]
+)
 def test_no_life_on_real_files_breaks_an_invariant(lives: int, tmp_path: Path) -> None:
     found = lived(range(500, 500 + lives), make_disk=lambda seed, name: RealDisk(tmp_path / str(seed) / name))
     assert found.failures == []

@@ -35,6 +35,7 @@ def told(root: Path) -> list[str]:
     return named_brokers(TopicTable.load((root / "config" / TOPICS_FILE).read_text("utf-8")))
 
 
+@pytest.mark.long
 def test_a_renamed_brokers_store_has_the_name_that_somebody_says(oracle: Oracle, tmp_path: Path) -> None:
     root = tmp_path / "somewhere"
     with apache(oracle, root, "first", "one") as name_server:

@@ -129,6 +129,7 @@ def test_brokers_killed_under_load_lose_nothing(oracle: Oracle, tmp_path: Path, 
     assert hunt(oracle, tmp_path, kind, 4).in_log.acknowledged > 100
 
 
+@pytest.mark.long
 def test_each_kind_goes_on_from_the_directory_of_the_other(oracle: Oracle, tmp_path: Path) -> None:
     """Ours and Apache's change places on the stores of the same members; Apache's classes read our member's log, and ours makes a plain
     store of it.

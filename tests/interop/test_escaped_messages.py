@@ -102,6 +102,7 @@ def log_end(admin: Admin, broker: RunningBroker) -> int:
     return int(admin.runtime_info(broker.address)["commitLogMaxOffset"])
 
 
+@pytest.mark.long
 def test_ours_puts_at_apaches_what_apaches_puts_at_ours(oracle: Oracle, tmp_path: Path) -> None:
     ours = Oracle(tmp_path / "ours", is_ours=True)
     (tmp_path / "1").mkdir()

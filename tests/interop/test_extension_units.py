@@ -33,6 +33,7 @@ SETTINGS: dict[str, Any] = {
 TAGS = ("TagA", "TagB", None)
 
 
+@pytest.mark.long
 def test_a_broker_serves_our_units_by_tag_and_rebuilds_them_to_the_byte(oracle: Oracle, tmp_path: Path) -> None:
     store, port = tmp_path / "store", free_ports()
     conf = tmp_path / "broker.conf"

@@ -104,6 +104,7 @@ def test_what_is_counted_by_name_and_key_is_what_apaches_broker_counts(
         wait_until(lambda: stats(ours, name, key) == stats(apaches, name, key), f"{name} of {key}", 25)  # noqa: B023
 
 
+@pytest.mark.long
 def test_the_runtime_figures_have_apaches_names_forms_and_counts(brokers: tuple[RunningBroker, RunningBroker]) -> None:
     """Once a minute is over: before, StoreStatsService tells no times."""
 

@@ -127,6 +127,7 @@ def settings(guarded: Guarded, user: Credentials | None) -> ClientSettings:
     return ClientSettings((guarded.broker.name_server,), credentials=user)
 
 
+@pytest.mark.long
 def test_mqadmin_makes_users_and_entries_and_java_and_our_client_go_by_them(guarded: Guarded) -> None:
     at = ("-b", guarded.broker.address)
     ann = Credentials("ann", "anns-secret")

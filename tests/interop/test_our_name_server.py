@@ -77,6 +77,7 @@ def test_mqadmin_is_told_of_brokers_topics_and_routes(oracle: Oracle, admin: Adm
     assert re.search(r"orderMessageEnable *= *true", settings), settings
 
 
+@pytest.mark.long
 def test_mqadmin_keeps_texts_at_our_name_server(
     oracle: Oracle, admin: Admin, broker: RunningBroker, home: Path
 ) -> None:

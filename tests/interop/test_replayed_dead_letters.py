@@ -94,6 +94,7 @@ def test_a_copy_in_the_retry_topic_comes_to_the_failing_group_alone(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_the_audit_says_what_became_of_the_letters_of_a_run_that_was_killed(
     broker: RunningBroker, tmp_path: Path
 ) -> None:

@@ -143,6 +143,7 @@ def test_a_java_slave_follows_our_broker_over_files_and_kills(oracle: Oracle, tm
     assert messages(oracle.dump(replica, conf)) == messages(oracle.dump(master, conf))
 
 
+@pytest.mark.long
 def test_our_follower_follows_apaches_broker_over_files_and_kills(oracle: Oracle, tmp_path: Path) -> None:
     port, master, replica = free_ports(), tmp_path / "master", tmp_path / "replica"
     log = tmp_path / "follow.log"

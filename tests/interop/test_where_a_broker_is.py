@@ -22,7 +22,7 @@ TOPIC = "Placed"
 NAMED = {"brokerName": "broker-placed"}
 
 
-@pytest.fixture(params=["ours", "apaches"])
+@pytest.fixture(params=["ours", pytest.param("apaches", marks=pytest.mark.long)])
 def servers(request: pytest.FixtureRequest, oracle: Oracle, tmp_path: Path) -> Oracle:
     return Oracle(tmp_path, is_ours=request.param == "ours")
 

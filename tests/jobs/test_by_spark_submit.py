@@ -170,6 +170,7 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
         assert text in one.json["error"]
 
 
+@pytest.mark.long
 def test_with_deltas_jar_it_keeps_an_audit(root: str, tmp_path: Path) -> None:
     replay = ["replay_dead_letters", root, "--group", GROUP, "--json", "--audit", f"{tmp_path}/audit"]
     first, second = submitted(tmp_path, [replay, replay], "--packages", DELTA)

@@ -56,6 +56,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_source_and_sink_work_by_spark_connect(tmp_path: Path, pristine_store: Callable[[str], Fixture]) -> None:
     store = pristine_store("clean")
     ran = run_script(SCRIPT.format(path=str(store.root)), tmp_path)

@@ -75,8 +75,9 @@ class ControllerProcess:
             else:
                 process = opened.enter_context(_ours(conf, self.home / "controller.log"))
                 assert process.stdout is not None
-                said, _, _ = select.select([process.stdout], [], [], _LIMIT_SECONDS)
-                assert said, (
+                said = select.poll()  # select() fails for the 1,025th file of a process
+                said.register(process.stdout, select.POLLIN)
+                assert said.poll(_LIMIT_SECONDS * 1_000), (
                     f"{_LIMIT_SECONDS} s have passed, and not yet: the controller at {self.address} has started"
                 )
                 assert "boot success" in process.stdout.readline()

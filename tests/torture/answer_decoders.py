@@ -140,6 +140,7 @@ _ARGUMENTS: Mapping[str, Any] = {
     "offset": 7,
     "time_ms": 0,
     "key": "k",
+    "name": "TOPIC_PUT_NUMS",
     "unique_key": "U0",
     "message_id": "7F00000100002A9F0000000000000400",
     "new": NewTopic("T"),
