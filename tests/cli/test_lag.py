@@ -62,7 +62,7 @@ def test_a_line_a_group_the_one_that_is_most_behind_first(root: Path) -> None:
         ("done", 0, 2, 0),
     ]
     assert (lines[0]["worst"]["queue_id"], lines[0]["worst"]["lag"]) == (0, 9)
-    table = run("lag", root)
+    table = run("lag", root, COLUMNS="160")
     assert [line.split()[0] for line in table.splitlines() if line] == ["group", "slow", "part", "done", "all"]
     assert "17" in table.splitlines()[4], "the sum"
 
