@@ -79,6 +79,7 @@ def test_the_program_without_a_broker_runs(tmp_path: Path) -> None:
         *(pytest.param(each, marks=pytest.mark.long) for each in ("live_topic_to_delta", "mend_dead_letters")),
     ],
 )
+@pytest.mark.long
 def test_a_program_with_spark_runs_and_says_that_each_row_is_there_once(name: str, tmp_path: Path) -> None:
     assert_prints(name, run_program(name, tmp_path))
 

@@ -86,6 +86,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN_TOGETHER)
+@pytest.mark.long
 def test_the_examples_of_a_page_run_as_they_stand(page: str, ran: Ran) -> None:
     passed, printed = ran[page]
     assert passed, printed

@@ -364,6 +364,7 @@ def test_an_explicit_master_wins_and_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.long
 def test_what_spark_submit_says_is_left(tmp_path: Path) -> None:
     java = find_java()
     assert java is not None

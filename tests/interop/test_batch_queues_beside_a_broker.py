@@ -63,6 +63,7 @@ def assert_same(root: Path, oracle: Oracle, broker: RunningBroker, out: Path) ->
     return len(expected)
 
 
+@pytest.mark.long
 def test_batches_that_a_running_broker_takes_are_read_beside_it(oracle: Oracle, tmp_path: Path) -> None:
     root = tmp_path / "store"
     with oracle.namesrv() as name_server:

@@ -33,7 +33,8 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param("dledger", marks=pytest.mark.long), "dledger-killed"])
+@pytest.mark.parametrize("name", ["dledger", "dledger-killed"])
+@pytest.mark.long
 def test_a_master_starts_on_a_converted_store_and_serves_the_groups_messages(
     name: str, oracle: Oracle, tmp_path: Path
 ) -> None:

@@ -32,9 +32,8 @@ def name_server(oracle: Oracle) -> Iterator[str]:
         yield address
 
 
-@pytest.mark.parametrize(
-    "most_kept", [pytest.param(1 << 20, marks=pytest.mark.long), 50], ids=["", "RocksDB opened again"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("most_kept", [1 << 20, 50], ids=["", "RocksDB opened again"])
 def test_what_a_running_broker_serves_is_read_beside_it(
     most_kept: int, oracle: Oracle, name_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ KIB = 1024
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
-    one_in(3, [path for path in NOTEBOOKS if path not in LIVE], others=pytest.mark.long),
+    one_in(4, [path for path in NOTEBOOKS if path not in LIVE], others=pytest.mark.long),
     ids=lambda path: path.stem,
 )
 def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:

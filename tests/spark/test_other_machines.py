@@ -89,6 +89,7 @@ def test_a_task_that_does_not_see_the_store_writes_nothing(
 
 @pytest.mark.parametrize("kind", ["write", "stream into"])
 @BLIND
+@pytest.mark.long
 def test_rows_that_are_staged_where_the_commit_does_not_look_make_no_store(
     outcomes: dict[str, str], directory: Path, view: str, kind: str
 ) -> None:
