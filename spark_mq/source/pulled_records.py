@@ -157,8 +157,11 @@ def record_positions(buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray) -
         if (room < MINIMUM_RECORD_SIZE).any():
             raise PulledRecordError(f"an answer ends {int(room.min())} bytes behind the beginning of a record")
         sizes = view_at(buffer, at, _SIZE).astype(np.int64)
-        if ((sizes < MINIMUM_RECORD_SIZE) | (sizes > room)).any():
-            raise PulledRecordError(f"a record says to have {int(sizes.min())} to {int(sizes.max())} bytes")
+        if (is_wrong := (sizes < MINIMUM_RECORD_SIZE) | (sizes > room)).any():
+            bad = int(np.argmax(is_wrong))
+            raise PulledRecordError(
+                f"a record says to have {int(sizes[bad])} bytes, the answer has {int(room[bad])} left"
+            )
         found.append(at)
         owners.append(answers)
         at = at + sizes

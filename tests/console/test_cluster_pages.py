@@ -83,7 +83,6 @@ def text_of(client: TestClient, address: str, status: int = 200) -> str:
         ("/message?topic=Orders&broker=own&queue=0&offset=3", "order 3"),
         ("/message/related?topic=Orders&broker=own&queue=0&offset=3", "Copies"),
         ("/dead-letters", "billing"),
-        ("/transactions", "None is open"),
         ("/sinks", "path of a local store"),
     ],
 )
@@ -117,6 +116,7 @@ def test_a_message_of_a_namespace_is_found_by_its_name_there(cluster: OwnCluster
 
 def test_an_open_transaction_is_shown(cluster: OwnCluster, client: TestClient) -> None:
     cluster.make_topic("Paid", 1)
+    assert "None is open" in text_of(client, "/transactions")
     with TransactionProducer(cluster.settings, "Payers", Undecided()) as producer:
         sent = producer.send_in_transaction(Message("Paid", b"half")).sent
         assert sent.message_id in text_of(client, "/transactions")

@@ -98,9 +98,8 @@ def broker_world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 World = Callable[..., BrokerWorld]
 
 
-@pytest.mark.parametrize(
-    "by_path", [pytest.param(False, id="nameServer"), pytest.param(True, id="path", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("by_path", [pytest.param(False, id="nameServer"), pytest.param(True, id="path")])
 def test_a_query_goes_on_in_the_archive_of_a_broker_that_deletes(
     broker_world: World, by_path: bool, tmp_path: Path
 ) -> None:
