@@ -169,7 +169,7 @@ class Registration:
         self._lacks_master = on_master is not None
         self._turn_over = threading.Condition()
         self._registered = (-1, -1)
-        """The counters of the topics and of the static topics of which each name server was last told, or tried to be."""
+        """For each name server: the counters of topics and static topics that it was last sent, answered or not."""
         self._thread = threading.Thread(target=self._work, name="registration", daemon=True)
 
     def start(self, *, waits: bool = True) -> None:

@@ -117,7 +117,7 @@ def _of_groups(
     rows: list[tuple[tuple[str, str, str], list[QueueLag]]],
     value_of: _Value,
 ) -> Family:
-    """With the labels of a broker's page, of which the broker's own are series' labels here."""
+    """With the labels of a broker's page. Labels that name the broker stand at each series here."""
     labelled = Metric(metric.name, metric.kind, metric.help, ("cluster", "node_id", "node_type", *metric.labels))
     found = []
     for (broker, group, topic), lags in rows:

@@ -229,7 +229,7 @@ def _day_text(day: DaySize) -> str:
 
 
 def bytes_in_words(size: int | None) -> str | None:
-    """In the greatest unit of which there is one, with a digit behind the point."""
+    """The size in the largest unit that it reaches, with one decimal."""
     if size is None:
         return None
     value, unit = float(size), "B"
