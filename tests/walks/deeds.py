@@ -1,7 +1,7 @@
 """The deeds whose files are counted: open a store, read, write a batch, SEND, PULL, a SEND with a slave, `dump`.
 
-Each is done a few times before it is traced, then traced `ROUNDS` times: a file counts when every round enters it. So duties that run
-beside a broker now and then do not count.
+Each is done before it is traced, then traced `ROUNDS` times: a file counts when every round enters it. What a broker is sent is traced
+`BROKER_ROUNDS` times, and its duties by the clock rest: what runs beside a deed does not count.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from unittest.mock import patch
 
 import pyarrow as pa
 from typer.testing import CliRunner
 
+from spark_mq.broker_server import duties
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration
 from spark_mq.cli.app import app
@@ -37,6 +39,8 @@ from storage.batch.ledger import Batch
 from tests.walks.trace import Trace, seen_by_threads, traced
 
 ROUNDS = 3
+BROKER_ROUNDS = 10
+DUTIES = ("TICK_MS", "LEVELS_MS", "TIMER_MS", "RELIEF_MS")
 TOPIC = "TopicA"
 T = TypeVar("T")
 
@@ -58,15 +62,16 @@ def walks() -> Iterator[Walk]:
         yield _walk("open a store", lambda: open_store(root).close())
         yield _walk("read 10 rows", lambda: _read(root))
         yield _walk("spark-mq dump --limit 5", lambda: _command("dump", root, "--topic", TOPIC, "--limit", "5"))
-    with seen_by_threads(), tempfile.TemporaryDirectory() as directory:
+    at_rest = patch.multiple(duties, **dict.fromkeys(DUTIES, 3_600_000))
+    with at_rest, seen_by_threads(), tempfile.TemporaryDirectory() as directory:
         yield from _broker_walks(Path(directory))
         yield from _slave_walks(Path(directory))
 
 
-def _walk(deed: str, work: Callable[[], object]) -> Walk:
+def _walk(deed: str, work: Callable[[], object], rounds: int = ROUNDS) -> Walk:
     work()
     traces = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         with traced() as trace:
             work()
         traces.append(trace)
@@ -225,10 +230,10 @@ def _broker_walks(directory: Path) -> Iterator[Walk]:
             client.ask(send)
             time.sleep(0.05)
 
-        yield _walk("SEND", put)
+        yield _walk("SEND", put, BROKER_ROUNDS)
         found = _pull_frame(0)
-        yield _walk("PULL that finds", lambda: client.ask(found))
-        end += ROUNDS + 1
+        yield _walk("PULL that finds", lambda: client.ask(found), BROKER_ROUNDS)
+        end += BROKER_ROUNDS + 1
         traces = []
         for _ in range(ROUNDS + 1):
             parked = _pull_frame(end)
@@ -264,5 +269,5 @@ def _slave_walks(directory: Path) -> Iterator[Walk]:
             client.ask(send)
             time.sleep(0.05)
 
-        yield _walk("SEND at a SYNC_MASTER with a slave", put)
+        yield _walk("SEND at a SYNC_MASTER with a slave", put, BROKER_ROUNDS)
         client.close()
