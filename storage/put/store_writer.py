@@ -10,7 +10,6 @@ half-way the content of the disk is unknown, so the writer accepts nothing more:
 from __future__ import annotations
 
 import logging
-import posixpath
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.dispatch.store_ends import StoreEnds
+from storage.dispatch.store_ends import Confirmed, StoreEnds
 from storage.dispatch.writer import AppendedRun, DerivedSync, DerivedWriter, groups_of_runs
 from storage.epoch_times import is_time
 from storage.errors import CorruptRecordError, StoreNotWritableError
@@ -44,7 +43,6 @@ from storage.tables.put_statistics import PutStatistics, Sum
 from storage.tables.topics import TopicConfig, TopicQueueMapping, TopicQueueMappingTable, TopicTable
 
 _LOG = logging.getLogger(__name__)
-_QUEUE_FOLDERS = ("consumequeue", "consumequeue_ext")
 _LITTLE_ROOM_BYTES = 1 << 16
 INDEX_LEASE_MS = 1_000
 """How far the checkpoint's index time may be ahead of the records."""
@@ -54,9 +52,6 @@ _COMMITTED_BYTES = 64 << 20
 """So much of a group's committed log is entered at a time."""
 _MAJORITY_SECONDS = 0.5
 """How long a put that keeps others waiting waits for a group's majority."""
-EVERYTHING = float("inf")
-NOTHING_NEW = -1
-"""A store that must have a copy is not connected."""
 
 
 class HeldRecords(NamedTuple):
@@ -223,8 +218,7 @@ class StoreWriter:
         """Delete the queues of a topic without an entry. Raises NameIllegalError, OSError."""
         validate_path_element("topic", topic)
         try:
-            for folder in _QUEUE_FOLDERS:
-                _delete_tree(self.file_system, f"{self.root}/{folder}", topic)
+            self.queues.delete(self.file_system, topic)
         except OSError as error:
             self.fail(error)
             raise
@@ -714,46 +708,5 @@ class StoreWriter:
         self._log_writer.release_memory()
 
 
-def _delete_tree(files: LocalFileSystem, folder: str, topic: str) -> None:
-    path = f"{folder}/{topic}"
-    if not files.exists(path):
-        return
-    for queue in files.list_directory(path):
-        if queue.is_directory:
-            for entry in files.list_directory(f"{path}/{queue.name}"):
-                files.unlink(posixpath.join(path, queue.name, entry.name))
-            files.remove_directory(f"{path}/{queue.name}")
-    files.remove_directory(path)
-    files.sync(folder)
-
-
 def _held(batch: DispatchBatch, *, is_counted: bool) -> HeldRecords:
     return HeldRecords(int(batch.commitlog_offsets[-1] + batch.sizes_bytes[-1]), batch, is_counted)
-
-
-class Confirmed:
-    """The log offset up to which readers may see a log that other stores must have first. The dispatching thread moves it; any thread
-    may set `reached`.
-
-    Java: CommitLog.getConfirmOffset.
-
-        master   the least place that a replica of the SyncStateSet has acknowledged; the log's end if no other replica is in it
-        slave    the offset that its master sends, as far as it has the log itself
-
-    Unconfirmed records are in the log, but in no queue and no index: a fail-over may remove them. The offset never decreases.
-    """
-
-    def __init__(self, end: int) -> None:
-        self.end = end
-        """The confirmed offset at the last look."""
-        self.reached: float = NOTHING_NEW
-        """The offset that all required stores have; `EVERYTHING` if none is required."""
-
-    def within(self, end: int) -> int:
-        """The confirmed offset of a log that ends at `end`."""
-        return int(min(end, max(self.end, self.reached)))
-
-    def move(self, end: int) -> int:
-        """Like `within`, and keep the result. `end` was read before the call, so a store that is added meanwhile misses nothing."""
-        self.end = max(self.end, self.within(end))
-        return min(self.end, end)

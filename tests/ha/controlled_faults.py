@@ -19,7 +19,7 @@ from storage.ha import epochs, follower
 from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.replicas import SyncState
 from storage.ha.sessions import MasterSession
-from storage.put.store_writer import Confirmed
+from storage.dispatch.store_ends import Confirmed
 from storage.rules.put_guards import ALL_IN_SET, NO_COPIES
 from storage.service.replica_acks import ReplicaAcks
 from storage.tables.consumer_groups import OFFSETS_FILE
