@@ -352,7 +352,8 @@ class MessageStore:
             options.prepare(self)
         self.finished_batches, torn = 0, load_torn_rows(file_system, self.root)
         if not follows and (settings.topics.topics or options.holder == "broker"):
-            self._writer.tell_names()  # in a new store the first topic does so; a follower's topics are its master's
+            # In a new store the first topic does so; a follower has its master's topics.
+            self._writer.topic_entries.tell_names()
         if options.writes_as in ("candidate", "rebuilder"):
             leave_open_intents(self._writer)
             return
@@ -836,11 +837,11 @@ class MessageStore:
 
     def save_topic(self, topic: TopicConfig) -> None:
         """Give a topic its entry in topics.json, new or in place of the old one. Thread-safe. Java: updateTopicConfig."""
-        self.writer.save_topic(topic)
+        self.writer.topic_entries.save(topic)
 
     def make_topic(self, topic: TopicConfig) -> TopicConfig:
         """Give a topic its entry if it has none; returns the present entry. Thread-safe. Java: createTopicInSendMessageMethod."""
-        return self.writer.make_topic(topic)
+        return self.writer.topic_entries.make(topic)
 
     @property
     def groups(self) -> Mapping[str, SubscriptionGroupConfig]:

@@ -133,7 +133,7 @@ def _ensure_groups(store: MessageStore, topics: Mapping[str, int]) -> None:
     new = sorted(groups - store.groups.keys())
     for group in new:
         validate_group(group, store.config.release.longest_group)
-    store.writer.ensure_topics(of_groups)
+    store.writer.topic_entries.ensure(of_groups)
     for group in new:
         store.save_group(SubscriptionGroupConfig(group))
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -37,10 +36,9 @@ from storage.log.dispatch import DISPATCHED, DispatchBatch, RawCheck, RawRecords
 from storage.log.group_log import GroupLog, GroupLogWriter
 from storage.log.writer import AnyLogSync, CommitLogWriter, NextFile, Placement, RunningSync
 from storage.names import validate_path_element
-from storage.put.settings import MappingChange, PutSettings, TopicEntries
+from storage.put.settings import PutSettings, TopicEntries
 from storage.queues.store import ConsumeQueueStore
 from storage.tables.put_statistics import PutStatistics, Sum
-from storage.tables.topics import TopicConfig, TopicQueueMapping, TopicQueueMappingTable, TopicTable
 
 _LOG = logging.getLogger(__name__)
 _LITTLE_ROOM_BYTES = 1 << 16
@@ -81,7 +79,10 @@ class StoreWriter:
         self.log = log
         self.queues = queues
         self.clock = clock
-        self._topics = TopicEntries(root, file_system, settings, clock, self.fail)
+        self.topic_entries = TopicEntries(
+            root, file_system, settings, clock, refuse=self._refuse_after_failure, fail=self.fail
+        )
+        """The table of topics.json, for changes. Thread-safe."""
         self.ends = ends
         self._index = index
         self.derived = DerivedWriter(
@@ -151,57 +152,7 @@ class StoreWriter:
     @property
     def settings(self) -> PutSettings:
         """The current settings of puts, including topics: a frozen value that a new topic replaces."""
-        return self._topics.settings
-
-    def ensure_topics(self, wanted: Mapping[str, int], grown: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Give topics without an entry one with so many queues, before their first record; topics of `grown` get more if they have
-        fewer. Java: TopicConfigManager.
-        """
-        self._refuse_after_failure()
-        self._topics.ensure(wanted, grown)
-
-    def save_topic(self, topic: TopicConfig) -> None:
-        """Write the topic's entry in topics.json, new or in place of the old one; nothing if it is unchanged. Thread-safe."""
-        self._refuse_after_failure()
-        self._topics.save(topic)
-
-    def make_topic(self, topic: TopicConfig) -> TopicConfig:
-        """Write the topic's entry if there is none; returns the present entry. Thread-safe."""
-        self._refuse_after_failure()
-        return self._topics.make(topic)
-
-    def tell_names(self) -> None:
-        """Add the topics named after broker and cluster: then readers need no configuration. Thread-safe."""
-        self._refuse_after_failure()
-        self._topics.tell_names()
-
-    def replace_topics(self, table: TopicTable) -> None:
-        """Replace the table of topics.json. Thread-safe."""
-        self._refuse_after_failure()
-        self._topics.replace(table)
-
-    def save_static_topic(self, topic: TopicConfig, change: MappingChange) -> None:
-        """Write the mapping and the entry of a static topic. Thread-safe. Java: AdminBrokerProcessor.updateAndCreateStaticTopic.
-
-        Order: topicQueueMapping.json · topics.json. Raises ValueError where `change` refuses, with nothing written.
-        """
-        self._refuse_after_failure()
-        self._topics.save_static(topic, change)
-
-    def change_mapping(self, topic: str, change: Callable[[TopicQueueMapping], TopicQueueMapping]) -> None:
-        """Replace the mapping of a static topic by what `change` makes of it. Thread-safe."""
-        self._refuse_after_failure()
-        self._topics.change_mapping(topic, change)
-
-    def replace_mappings(self, table: TopicQueueMappingTable) -> None:
-        """Replace the table of topicQueueMapping.json. Thread-safe."""
-        self._refuse_after_failure()
-        self._topics.replace_mappings(table)
-
-    def remove_topic(self, topic: str) -> None:
-        """Remove the entry in topics.json and the mapping of a static topic; the queues stay. Thread-safe."""
-        self._refuse_after_failure()
-        self._topics.remove(topic)
+        return self.topic_entries.settings
 
     def delete_topic(self, topic: str) -> None:
         """Delete the topic's entry, then its queues; does nothing for a missing topic. Java: DefaultMessageStore.deleteTopics.
@@ -211,7 +162,7 @@ class StoreWriter:
         readable. The records stay in the log until they expire. A topic of the same name that is made later begins at queue offset 0.
         """
         self.sync_log()
-        self.remove_topic(topic)
+        self.topic_entries.remove(topic)
         self.delete_queues(topic)
 
     def delete_queues(self, topic: str) -> None:

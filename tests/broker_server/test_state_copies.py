@@ -234,7 +234,7 @@ def put(service: PutService, topic: str, queue_id: int) -> None:
     """As a master's bytes come: no entry is made."""
     with service.exclusive() as store:
         store.put_inner([InnerMessage(topic=topic, queue_id=queue_id, body=b"x", properties={})])
-        store.writer.remove_topic(topic)
+        store.writer.topic_entries.remove(topic)
 
 
 def entries(service: PutService) -> dict[str, tuple[int, int, int]]:
@@ -334,7 +334,7 @@ def test_a_slave_that_becomes_a_master_serves_all_topics_of_its_log(
         topics = store.settings.topics.topics
         assert ("FRESH" in topics, "DELETED" in topics) == (True, False)
         assert topics["FRESH"].read_queue_count == 8
-        store.writer.remove_topic("FRESH")
+        store.writer.topic_entries.remove("FRESH")
     with open_store(root, config=StoreConfig.tiny(), read_only=False) as store:
         assert "FRESH" not in store.settings.topics.topics, "an own topic that is deleted stays so"
 
