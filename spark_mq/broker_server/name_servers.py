@@ -24,8 +24,9 @@ from typing import NamedTuple
 from spark_mq.broker.broker import BrokerParts
 from spark_mq.broker.entries import wire_mapping
 from spark_mq.broker.requests import AskBroker, Turns
+from spark_mq.broker_server.masters import Master, MasterPlace
 from spark_mq.broker_server.settings import ProcessSettings
-from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies
+from spark_mq.broker_server.state_copies import StateCopies
 from spark_mq.client.calls import read_answer_body, read_answer_header
 from spark_mq.client.errors import ClientError, NameServerUnreachableError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run, spawn

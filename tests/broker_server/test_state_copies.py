@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from spark_mq.broker_server import name_servers, state_copies
+from spark_mq.broker_server.masters import Master, MasterPlace
 from spark_mq.broker_server.name_servers import Group, Member
-from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies, copies_of
+from spark_mq.broker_server.state_copies import StateCopies, copies_of
 from spark_mq.client.errors import BrokerUnreachableError, ResponseError
 from spark_mq.client.settings import ClientSettings
 from storage import open_store
