@@ -72,7 +72,7 @@ from storage.tables.broker_names import broker_names
 from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
 from storage.tables.in_rocksdb import read_state
 from storage.tables.masters import copied_topics_end, forget_copied_topics
-from storage.tables.moved import MovedRange, MovedRanges, load_moved
+from storage.tables.moved import MovedRange, MovedRanges, load_moved, moved_warning
 from storage.tables.surroundings import StoreLayout, Writer, find_log
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
@@ -173,7 +173,6 @@ def _local(files: FileSystem, root: str) -> LocalFileSystem:
 
 
 _ENTRIES_LOOKED_AT = 64
-_QUEUES_NAMED = 3
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
@@ -556,16 +555,8 @@ class MessageStore:
         """Say in a warning which messages of the store's broker lie where they cannot be read."""
         away = [(name, found) for name in sorted(self._moved_now) if (found := self.moved_away(*name)) is not None]
         if away:
-            named = [
-                f"{topic} queue {queue_id} offsets {found.start} to {found.end - 1} ({found.place})"
-                for (topic, queue_id), found in away[:_QUEUES_NAMED]
-            ]
-            more = f" and {len(away) - len(named)} more queues" if len(away) > len(named) else ""
-            text = f"store {self.root}: messages lie in tiered storage and are not read, nor found by key: {', '.join(named)}{more}"
-            cure = "they are read where broker.conf names their directory (tieredStoreFilePath, PosixFileSegment)"
-            if self.layout.rocksdb is not None:
-                cure = "they are not read where consume queues lie in RocksDB"
-            warnings.warn(f"{text}; {cure}; its broker serves them (nameServer)", ConfigurationWarning, stacklevel=4)
+            text = moved_warning(self.root, away, in_rocksdb=self.layout.rocksdb is not None)
+            warnings.warn(text, ConfigurationWarning, stacklevel=4)
 
     @property
     def undispatched_bytes(self) -> int:
