@@ -686,10 +686,10 @@ class Gate:
         request ─▶ signed by a user? ─▶ allowed to him? ─▶ broker          with access control
         request ─▶ from this host, if it is an operator's? ─▶ broker       without
 
-    With ACL 1.0 its accounts are asked before all; what operators ask is answered to its admins and white addresses, too.
+    With ACL 1.0 its accounts are checked first; its admins and white addresses may send the requests of operators, too.
     Java: AuthenticationPipeline, AuthorizationPipeline. Departures, where requests must be allowed: one that names nothing, or no
     message that is there, is for SUPER users, but for producers' heartbeats and farewells; one without a proven user is refused,
-    whatever name it gives. Where they need not be: what operators ask is answered to this host alone.
+    whatever name it gives. Without access control only this host may send the requests of operators.
     """
 
     def __init__(self, parts: BrokerParts) -> None:

@@ -57,7 +57,7 @@ class _Held(NamedTuple):
     """The own log end at that time."""
     answers: Mapping[str, str]
     own_delays: bytes | None
-    """The own offsets of the delay levels before the master was asked."""
+    """The own offsets of the delay levels before the request to the master."""
 
 
 class StateCopies:

@@ -386,7 +386,7 @@ def read_offsets(document: Mapping[str, Any]) -> HandedOffsets:
 
 
 def hand_offsets(root: str, group: str, offsets: Offsets, holder: str | None) -> None:
-    """Returns when the broker has stored them. `holder` is who has the store's lock, for texts.
+    """Returns when the broker has stored them. `holder` is the process that has the store's lock, for texts.
 
     Raises the error that it answers with, StoreServedError where it takes nothing from here.
     """

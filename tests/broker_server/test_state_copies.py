@@ -418,7 +418,7 @@ def test_a_returned_master_asks_a_slave_again_that_does_not_answer(
     [
         (99, 0, GROUP, "what slave h:2 has delivered or noted meanwhile is not taken over"),
         (0, 1, GROUP, "its log ends at"),
-        (0, 0, None, "no name server tells the slaves"),
+        (0, 0, None, "no name server names the slaves"),
     ],
 )
 def test_a_returned_master_names_what_it_has_not_taken_over(
