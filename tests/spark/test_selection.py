@@ -29,14 +29,6 @@ pytestmark = pytest.mark.slow
 PristineStore = Callable[[str], Fixture]
 
 
-def topics_read(store: Fixture, **options: str) -> dict[str, int]:
-    return dict(Counter(row["topic"] for row in read_batch(store.root, columns="topic", **options)))
-
-
-def topics_of(store: Fixture, *topics: str) -> dict[str, int]:
-    return dict(Counter(row["topic"] for row in golden_rows(store, *topics)))
-
-
 # Topics and queues
 
 
