@@ -1,4 +1,4 @@
-"""The archiver: every message once, whoever else archives, whatever was killed; what expired before is named."""
+"""The archiver: every message once, also beside another archiver and after kills; messages that expired before are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that is killed amid a batch that a sink has handed to it: each row is there once, whoever finishes the batch."""
+"""A broker that is killed amid a batch that a sink has handed to it: each row is there once, whichever process finishes the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch in slices: others put between them, whoever goes on asks for the first row that is not there, and nothing is there twice.
+"""A batch in slices: others put between them, a continuation looks for the first row that is not there, and nothing is there twice.
 
 A replica that becomes the master has the log and no intent. Here it is a copy of a killed writer's store without spark_mq/, on another
 host, whose tasks stage the batch anew, at another time.

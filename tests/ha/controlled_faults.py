@@ -145,7 +145,7 @@ def _epoch_moves() -> Planted:
 
 
 def _deposed_goes_on() -> Planted:
-    """Who was master once asks nobody whether he still is, and waits for whoever is left."""
+    """A former master asks no controller whether it still is master, and waits for the replicas that are left."""
 
     def alone(keeper: Any, error: Any) -> None:
         keeper._state.holds(frozenset({keeper._role.own_id}), keeper._state.epoch + 1, 0)

@@ -1,4 +1,4 @@
-"""Rows by a store's path are those of the broker that has it open, whoever made the store. No broker.conf lies beside."""
+"""Rows by a store's path are those of the broker that has it open, whichever process made the store. No broker.conf lies beside."""
 
 from __future__ import annotations
 

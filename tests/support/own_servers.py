@@ -31,7 +31,7 @@ VARIABLE = "SPARK_MQ_TEST_SERVERS"
 _COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()")
 _BOOT_SECONDS = 60
 _started: list[subprocess.Popen[bytes]] = []
-"""Kept, as whoever ends them knows their process ids alone."""
+"""Kept, because the code that ends them knows their process ids alone."""
 
 
 def are_ours() -> bool:
