@@ -32,16 +32,6 @@ from .archived import archived, by_queue, in_process, opened, rows_of, table_row
 QUEUE = QueueId("Topic", "broker-a", 0)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StoreBuilder:
-    return StoreBuilder(tmp_path / "broker-a", log_file_size_bytes=4 << 10)
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "archive"
-
-
 def offsets_in(table: Path, incarnation: int = 0) -> list[int]:
     return [row["queue_offset"] for row in table_rows(table) if row["incarnation"] == incarnation]
 
