@@ -153,7 +153,7 @@ def _write(root: str, rows: int, body_size: int, queues: int, batch_rows: int, f
 
 def begin_store(root: str, body_size: int, queues: int, batch_rows: int, flush: str) -> None:
     with open_store(root, read_only=False, create=True, flush_disk_type=flush) as store:
-        store.writer.ensure_topics({TOPIC: queues})
+        store.writer.topic_entries.ensure({TOPIC: queues})
         rules = MessageRules(topic=TOPIC, topics=store.writer.settings.topics.topics)
         batch = next(row_batches(batch_rows, body_size, batch_rows))
         messages = MessageRows(rules, OTHER_KEY_PREFIX).prepare(batch, 0).messages

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from jobs.run import JobReport, Shared, open_to_write, run_job
+from jobs.run import JobReport, Shared, StorePathUnlessCluster, open_to_write, run_job
 from spark_mq.command_options import NO_CLUSTER, Connection
 from spark_mq.conditions import OptionError
 from spark_mq.options import parse_time
@@ -305,14 +305,7 @@ def run(
     shared: Shared,
     options: Replay,
     *,
-    path: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PATH",
-            show_default=False,
-            help="The store: the directory that holds commitlog/; in its place --name-server.",
-        ),
-    ] = None,
+    path: StorePathUnlessCluster = None,
     connection: Connection = NO_CLUSTER,
 ) -> JobReport:
     group = validate_group(options.group)

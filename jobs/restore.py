@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.run import JobReport, Shared, run_job
+from jobs.run import JobReport, Shared, StorePathUnlessCluster, run_job
 from spark_mq.archive.restore import (
     ANY_QUEUE,
     COLUMNS,
@@ -92,14 +92,7 @@ def run(
     shared: Shared,
     options: Restore,
     *,
-    path: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PATH",
-            show_default=False,
-            help="The store: the directory that holds commitlog/; in its place --name-server.",
-        ),
-    ] = None,
+    path: StorePathUnlessCluster = None,
     connection: Connection = NO_CLUSTER,
 ) -> JobReport:
     sink = _sink(shared, options, path, connection)

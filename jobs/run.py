@@ -58,6 +58,14 @@ StorePath = Annotated[
     str,
     typer.Argument(metavar="PATH", show_default=False, help="The store: the directory that holds commitlog/."),
 ]
+StorePathUnlessCluster = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PATH",
+        show_default=False,
+        help="The store: the directory that holds commitlog/; in its place --name-server.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Apache RocketMQ's message store in Python: the engine, without Spark. Start with `open_store`.
 
 Users import the names listed here and no others: what `open_store` gives, and every error that it raises. A name's module is loaded
-when the name is asked for: a name server or a client needs none of the store.
+when the name is first used: a name server or a client needs none of the store.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ from storage.tables.broker_names import broker_names
 from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
 from storage.tables.in_rocksdb import read_state
 from storage.tables.masters import copied_topics_end, forget_copied_topics
-from storage.tables.moved import MovedRange, MovedRanges, load_moved
+from storage.tables.moved import MovedRange, MovedRanges, load_moved, moved_warning
 from storage.tables.surroundings import StoreLayout, Writer, find_log
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
@@ -173,7 +173,6 @@ def _local(files: FileSystem, root: str) -> LocalFileSystem:
 
 
 _ENTRIES_LOOKED_AT = 64
-_QUEUES_NAMED = 3
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
@@ -352,7 +351,8 @@ class MessageStore:
             options.prepare(self)
         self.finished_batches, torn = 0, load_torn_rows(file_system, self.root)
         if not follows and (settings.topics.topics or options.holder == "broker"):
-            self._writer.tell_names()  # in a new store the first topic does so; a follower's topics are its master's
+            # In a new store the first topic does so; a follower has its master's topics.
+            self._writer.topic_entries.tell_names()
         if options.writes_as in ("candidate", "rebuilder"):
             leave_open_intents(self._writer)
             return
@@ -555,16 +555,8 @@ class MessageStore:
         """Say in a warning which messages of the store's broker lie where they cannot be read."""
         away = [(name, found) for name in sorted(self._moved_now) if (found := self.moved_away(*name)) is not None]
         if away:
-            named = [
-                f"{topic} queue {queue_id} offsets {found.start} to {found.end - 1} ({found.place})"
-                for (topic, queue_id), found in away[:_QUEUES_NAMED]
-            ]
-            more = f" and {len(away) - len(named)} more queues" if len(away) > len(named) else ""
-            text = f"store {self.root}: messages lie in tiered storage and are not read, nor found by key: {', '.join(named)}{more}"
-            cure = "they are read where broker.conf names their directory (tieredStoreFilePath, PosixFileSegment)"
-            if self.layout.rocksdb is not None:
-                cure = "they are not read where consume queues lie in RocksDB"
-            warnings.warn(f"{text}; {cure}; its broker serves them (nameServer)", ConfigurationWarning, stacklevel=4)
+            text = moved_warning(self.root, away, in_rocksdb=self.layout.rocksdb is not None)
+            warnings.warn(text, ConfigurationWarning, stacklevel=4)
 
     @property
     def undispatched_bytes(self) -> int:
@@ -836,11 +828,11 @@ class MessageStore:
 
     def save_topic(self, topic: TopicConfig) -> None:
         """Give a topic its entry in topics.json, new or in place of the old one. Thread-safe. Java: updateTopicConfig."""
-        self.writer.save_topic(topic)
+        self.writer.topic_entries.save(topic)
 
     def make_topic(self, topic: TopicConfig) -> TopicConfig:
         """Give a topic its entry if it has none; returns the present entry. Thread-safe. Java: createTopicInSendMessageMethod."""
-        return self.writer.make_topic(topic)
+        return self.writer.topic_entries.make(topic)
 
     @property
     def groups(self) -> Mapping[str, SubscriptionGroupConfig]:

@@ -11,7 +11,7 @@ was made from, so of two runs that plan for one topic and target at once the sec
 So each message goes to a target once, as long as one audit table is used for it.
 
 A range has no offset that the table lacks. A left plan that the table cannot serve any more (its days were dropped, its topic was made
-again) is named and left: nobody here can say whether its write was committed.
+again) is named and left: whether its write was committed is unknown.
 """
 
 from __future__ import annotations

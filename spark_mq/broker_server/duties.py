@@ -189,7 +189,7 @@ class Duties:
         turn(self._clock())
 
     def _check_transactions(self) -> None:
-        with self._checking:  # a turn by `catch_up` asks nobody twice
+        with self._checking:  # a turn by `catch_up` asks no producer twice
             self._broker.check_transactions(self._clock())
 
     def _clean_mappings(self, clean: Callable[[int], None]) -> None:

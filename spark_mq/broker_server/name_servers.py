@@ -24,8 +24,9 @@ from typing import NamedTuple
 from spark_mq.broker.broker import BrokerParts
 from spark_mq.broker.entries import wire_mapping
 from spark_mq.broker.requests import AskBroker, Turns
+from spark_mq.broker_server.masters import Master, MasterPlace
 from spark_mq.broker_server.settings import ProcessSettings
-from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies
+from spark_mq.broker_server.state_copies import StateCopies
 from spark_mq.client.calls import read_answer_body, read_answer_header
 from spark_mq.client.errors import ClientError, NameServerUnreachableError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run, spawn
@@ -462,7 +463,7 @@ def take_back(
     """Take over the offsets that consumers sent to slaves while the master was gone; the greater one wins.
 
     With `takes_timer` also how far a slave's timer has delivered to other brokers: this one then starts anew, without these messages.
-    A slave that does not answer, and name servers that do not, are asked again each second for `patience_s`; a slave that is away
+    Requests to slaves and name servers that do not answer are repeated each second for `patience_s`; a slave that is away
     leaves the group meanwhile. A warning names what was not taken over then: this broker delivers it again.
     Java: BrokerPreOnlineService.syncMetadataReverse, which takes all or nothing, by versions, and the timer's time alone: it loses
     messages that were due and that the slave did not have. Departure: Java waits without end.
@@ -478,7 +479,7 @@ def take_back(
             break
         time.sleep(_TAKE_BACK_PAUSE_S)
     if found is None:
-        _LOG.warning("no name server tells the slaves: what they have delivered or noted meanwhile is not taken over")
+        _LOG.warning("no name server names the slaves: what they have delivered or noted meanwhile is not taken over")
     for address in slaves:
         if address not in done and not (takes_timer and _is_taken(service, _StandIn(client, address), copied, False)):
             _LOG.warning("what slave %s has delivered or noted meanwhile is not taken over", address)
@@ -487,15 +488,15 @@ def take_back(
 
 
 def _is_taken(service: PutService, slave: _StandIn, copied: Callable[[str], None], takes_timer: bool) -> bool:
-    """False: the slave may be asked again."""
+    """False: the request may be repeated."""
     copies = dict(KEPT_BY_SLAVES)
     if takes_timer:
         store = service.store
         checkpoint = read_timer_checkpoint(store.writer.file_system, store.root)
         copies[TIMER_CHECKPOINT_FILE] = partial(kept_timer, checkpoint)
-    asked = StateCopies(service, slave, copied=copied, copies=copies)
-    asked.copy()
-    if (end := asked.held_for) is not None:
+    taking = StateCopies(service, slave, copied=copied, copies=copies)
+    taking.copy()
+    if (end := taking.held_for) is not None:
         _LOG.warning(
             "what slave %s has delivered or noted meanwhile is not taken over: its log ends at %d, this one at %d",
             slave.place().address,
@@ -503,7 +504,7 @@ def _is_taken(service: PutService, slave: _StandIn, copied: Callable[[str], None
             service.log_end,
         )
         return True
-    return asked.has_taken(KEPT_BY_SLAVES)
+    return taking.has_taken(KEPT_BY_SLAVES)
 
 
 # The queues of topics at all brokers, from a name server, cached for a while. A broker divides them among a group's clients.

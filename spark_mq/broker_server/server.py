@@ -43,6 +43,8 @@ from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.controllers import Position, SyncKeeper
 from spark_mq.broker_server.duties import Duties
 from spark_mq.broker_server.escape_bridge import PROGRESS_FILES, EscapeBridge, Escapes
+from spark_mq.broker_server.following import Following
+from spark_mq.broker_server.masters import ElectedMaster, KnownMaster, MasterByName
 from spark_mq.broker_server.metrics_page import answers_of, new_metrics, serve_metrics
 from spark_mq.broker_server.name_servers import (
     TAKE_BACK_S,
@@ -65,9 +67,7 @@ from spark_mq.broker_server.opening import (
     slave_infos,
 )
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
-from spark_mq.broker_server.state_copies import PERIOD_S, ElectedMaster, KnownMaster, Master, MasterByName, StateCopies
 from spark_mq.broker_server.static_topics import MappingCleaning
-from spark_mq.client.settings import ClientSettings
 from spark_mq.prometheus.page import ServedPage
 from spark_mq.remoting import (
     REQUEST_BODIES,
@@ -97,14 +97,12 @@ from spark_mq.remoting_server.pools import (
 from spark_mq.remoting_server.server import RemotingServer
 from storage.delay.timer_store import METRICS_FILE, TimerMetrics
 from storage.epoch_times import current_time_ms
-from storage.errors import StoreRefusedError
 from storage.files.os_errors import is_of_system
 from storage.format.replication import SlaveHandshake
 from storage.ha.epochs import FollowedEpochs, forget_epoch
-from storage.ha.follower import Follower, MasterAsks, Switching
+from storage.ha.follower import Switching
 from storage.ha.listener import ReplicationListener
 from storage.ha.replicas import Term
-from storage.ha.sessions import RECONNECT_MS, Timing
 from storage.pending import Pending
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.put_service import PutService
@@ -128,8 +126,6 @@ _TOPIC_CODES = frozenset(
 )
 _REGISTERED_WITHIN_S = 2.0
 _OF_PRODUCERS_TOO = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
-_PERIOD_S_CONTROLLED = 3.0  # Java: 10
-_RECONNECT_MS_CONTROLLED = 500
 _LOG = logging.getLogger(__name__)
 _WATERMARK_LOG = logging.getLogger("spark_mq.watermark")
 
@@ -219,14 +215,14 @@ class RunningBroker:
         """The slave's duties."""
         if member is not None and is_slave:
             self.following = Following(
-                service, self.broker, configuration, group_master(configuration), copies_log=False
+                service, self.broker, configuration, MasterByName.of(configuration), copies_log=False
             )
         elif mode is not None and is_slave:
-            master = elected_master(configuration, mode.role.term.master_address or "")
+            master = ElectedMaster.of(configuration, mode.role.term.master_address or "")
             switching = Switching(SlaveHandshake(mode.role.own_id), FollowedEpochs(mode.epochs), mode.diverged)
             self.following = Following(service, self.broker, configuration, master, switching)
         elif is_slave:
-            known = known_master(configuration)
+            known = KnownMaster.of(configuration)
             self.following = Following(service, self.broker, configuration, known)
         self._facts.ha_address = sent_ha_address(configuration, self.broker.parts.store.ip)
         self.replication: ReplicationListener | None = None
@@ -690,10 +686,10 @@ class Gate:
         request ─▶ signed by a user? ─▶ allowed to him? ─▶ broker          with access control
         request ─▶ from this host, if it is an operator's? ─▶ broker       without
 
-    With ACL 1.0 its accounts are asked before all; what operators ask is answered to its admins and white addresses, too.
+    With ACL 1.0 its accounts are checked first; its admins and white addresses may send the requests of operators, too.
     Java: AuthenticationPipeline, AuthorizationPipeline. Departures, where requests must be allowed: one that names nothing, or no
     message that is there, is for SUPER users, but for producers' heartbeats and farewells; one without a proven user is refused,
-    whatever name it gives. Where they need not be: what operators ask is answered to this host alone.
+    whatever name it gives. Without access control only this host may send the requests of operators.
     """
 
     def __init__(self, parts: BrokerParts) -> None:
@@ -757,108 +753,8 @@ class Gate:
         return demands_of(row.needs, header, body, parts.store.service.settings.cluster, message_topic)
 
 
-class Following:
-    """A slave's duties besides answering, from `start` to `close`: it follows its master's log and copies its state files.
-
-    The service stays open. Java: SlaveSynchronize.
-    """
-
-    def __init__(
-        self,
-        service: PutService,
-        broker: Broker,
-        configuration: Configuration,
-        master: Master,
-        switching: Switching | None = None,
-        *,
-        copies_log: bool = True,
-    ) -> None:
-        """With `switching` in controller mode. Without `copies_log` the log comes by a DLedger group."""
-        settings = configuration.store.replication
-        is_controlled = switching is not None or not copies_log
-        self.follower: Follower | None = None
-        if copies_log:
-            self.follower = Follower(
-                service,
-                master.ha_address,
-                Timing(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval),
-                asks=MasterAsks(master.bounds, master.record, master.topics),
-                reconnect_ms=_RECONNECT_MS_CONTROLLED if is_controlled else RECONNECT_MS,
-                switching=switching,
-            )
-        period_s = _PERIOD_S_CONTROLLED if is_controlled else PERIOD_S
-        self._copies = StateCopies(
-            service,
-            master,
-            period_s,
-            copied=broker.on_table_copied,
-            follows=lambda: self.follower is None or self.follower.agrees,
-            refused=self._refuse if self.follower is None else self.follower.refuse,
-        )
-        self._is_controlled = is_controlled
-        self._refusal: StoreRefusedError | None = None
-
-    def _refuse(self, error: StoreRefusedError) -> None:
-        self._refusal = error
-        _LOG.error("the leader's topics are not copied: %s", error)
-
-    @property
-    def failure(self) -> str | None:
-        """Why it follows no more until its store is opened again; None = it does."""
-        return None if self.follower is None else self.follower.failure
-
-    @property
-    def error(self) -> BaseException | None:
-        """The error behind `failure`."""
-        return None if self.follower is None else self.follower.error
-
-    @property
-    def trouble(self) -> str | None:
-        """What an operator has to see to."""
-        if self.follower is not None:
-            return self.follower.status.trouble
-        return None if self._refusal is None else str(self._refusal)
-
-    def knows_progress(self, name: str) -> bool:
-        """Whether the store has had the master's progress of deliveries, by that file."""
-        return self._copies.knows_progress(name)
-
-    def start(self) -> None:
-        """Follows from now on."""
-        if self.follower is not None:
-            self.follower.start()
-        self._copies.start()
-
-    def close(self) -> None:
-        """Close the connection to the master; copy files once more if it is reachable and no controller has replaced it."""
-        self._copies.end_soon(copies=not self._is_controlled)
-        if self._is_controlled and self.follower is not None:
-            self.follower.close()
-        self._copies.close(copies=not self._is_controlled)
-        if self.follower is not None:
-            self.follower.close()
-
-
 def registered_id(own: int, mode: ControllerMode | None, member: GroupRole | None) -> int:
     """The brokerId at name servers: that of the file, unless the role decides."""
     if mode is not None:
         return mode.role.registered_id
     return own if member is None else member.broker_id
-
-
-def group_master(configuration: Configuration) -> MasterByName:
-    """The leader of a DLedger group, as name servers know it."""
-    return MasterByName(configuration.client or ClientSettings(), configuration.broker_name)
-
-
-def known_master(configuration: Configuration) -> KnownMaster:
-    """The master that name servers name when the broker registers, or that serves at haMasterAddress."""
-    ha_address = configuration.process.ha_master_address
-    asking = configuration.client or ClientSettings((ha_address or "",))  # then no name server is used
-    return KnownMaster(asking, ha_address)
-
-
-def elected_master(configuration: Configuration, address: str) -> ElectedMaster:
-    """The master that a controller has named."""
-    asking = configuration.client or ClientSettings((address,), credentials=configuration.access.credentials)
-    return ElectedMaster(asking, address)

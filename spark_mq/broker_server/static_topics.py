@@ -1,6 +1,6 @@
 """What is cleaned away of static topics, in the hour of `deleteWhen`: links whose messages have expired, and queues that have moved on.
 
-Which, is decided by `storage/rules/static_topics.py`; here the other brokers are asked. Java: TopicQueueMappingCleanService.
+`storage/rules/static_topics.py` decides which; this module asks the other brokers. Java: TopicQueueMappingCleanService.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
+from spark_mq.broker_server.masters import MasterByName
 from spark_mq.broker_server.opening import tell
-from spark_mq.broker_server.state_copies import MasterByName, copies_of
+from spark_mq.broker_server.state_copies import copies_of
 from spark_mq.cli.output import CommandError, UsageError
 from spark_mq.cli.processes import Verbose, serve
 from spark_mq.cli.stores import OneStorePath, one_store

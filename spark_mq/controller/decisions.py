@@ -138,10 +138,10 @@ def _too_much(remark: str) -> RequestRefusedError:
 # Ids of brokers.
 #
 # A broker asks for the next id (1012), writes it to its disk, applies for it (1013), and registers (1003), each step again until it is
-# done. An id belongs to who has applied for it with the same check code before. Ids are never used twice while the group is there.
+# done. An id belongs to the broker that has applied for it with the same check code. Ids are never used twice while the group is there.
 #
-# Who has applied and does not register loses the id: after an hour, or earlier where too many wait. Then the host gives way that has
-# the most of them. So invented names are few, and keep no broker away.
+# A broker that has applied and does not register loses the id: after an hour, or earlier if too many wait. Then the host with the most
+# applications loses one. So invented names are few, and keep no broker away.
 #
 # Java: ReplicasInfoManager.getNextBrokerId, applyBrokerId, registerBroker. Departures: an id below 1 is refused; an application
 # expires. In Java an application holds for ever.

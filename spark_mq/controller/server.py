@@ -148,7 +148,7 @@ class RunningController(AdministeredServer):
         self.controller.address = address_text(host, port) if own is None else own.address
 
     def _join(self, quorum: Quorum, settings: ControllerSettings) -> dict[int, Processor]:
-        """Become a member of the group; who answers the others, and whoever looks for the leader, while this one waits for them."""
+        """Become a member of the group. The returned processors answer other members, and callers looking for the leader, meanwhile."""
         lines = MemberLines({each.peer_id: each.address for each in settings.members})
         self._opened.callback(lambda: lines.close().result())
         files = MemberFiles(settings.log_path, file_size_bytes=settings.file_size_bytes)

@@ -133,7 +133,7 @@ def _ensure_groups(store: MessageStore, topics: Mapping[str, int]) -> None:
     new = sorted(groups - store.groups.keys())
     for group in new:
         validate_group(group, store.config.release.longest_group)
-    store.writer.ensure_topics(of_groups)
+    store.writer.topic_entries.ensure(of_groups)
     for group in new:
         store.save_group(SubscriptionGroupConfig(group))
 
@@ -386,7 +386,7 @@ def read_offsets(document: Mapping[str, Any]) -> HandedOffsets:
 
 
 def hand_offsets(root: str, group: str, offsets: Offsets, holder: str | None) -> None:
-    """Returns when the broker has stored them. `holder` is who has the store's lock, for texts.
+    """Returns when the broker has stored them. `holder` is the process that has the store's lock, for texts.
 
     Raises the error that it answers with, StoreServedError where it takes nothing from here.
     """

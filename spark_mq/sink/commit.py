@@ -324,7 +324,7 @@ def hand_over(root: str, request: HandOver, holder: str | None) -> CommitOutcome
     whether the batch was decided: the sink asks the next process that has the store, and says where the log ended when the lost try
     began. Raises the error that the broker answers with, StoreServedError where it takes nothing from here.
 
-    `holder` is who has the store's lock, for texts.
+    `holder` is the process that has the store's lock, for texts.
     """
     try:
         connection = local_socket.connect(root, SILENCE_SECONDS)

@@ -43,7 +43,7 @@ PARTITIONED_BY = ("topic", DAY)
 _NEVER_NULL = frozenset(("topic", DAY, "broker_name", "queue_id", "queue_offset", INCARNATION))
 STATISTICS = ("broker_name", "queue_id", "queue_offset", INCARNATION, GAP_END, "store_timestamp", "unique_key", "keys",
               KEY_COUNT)  # fmt: skip
-"""The columns whose least and greatest value each file states, whoever writes it."""
+"""The columns whose least and greatest value each file states, whichever program writes it."""
 MAY_BE_USED = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "invariants", "appendOnly"))
 """Features of Delta that do not change how a data file is read."""
 _END_BITS = 48

@@ -1,14 +1,14 @@
 """The messages of a range of one queue, pulled from its broker with several requests in flight; and a task's split for it.
 
 Pulls start at the master. After a failure that can pass (a broken connection, a busy broker, no answer) the pull is repeated, also at
-the queue's slaves, until nothing has come for `timeout_ms`; no try goes beyond that. While tries fail, the name servers are asked for
-the broker's address. A slave's answer about the ends of a queue is ignored: it may be behind its master.
+the queue's slaves, until nothing has come for `timeout_ms`; no try goes beyond that. While tries fail, the name servers are asked
+for the broker's address. A slave's answer about the ends of a queue is ignored: it may be behind its master.
 
 A broker that deletes a file of its log passes over its messages. So offsets without a message are judged (`offsets.has_expired`)
 before the slice that lacks them is given. A slice is of one broker, and only that broker can say why it passed over offsets. Where
 the reader has left it meanwhile, the slice is read again. A slave deletes files of its own, so its answer is never proof of a loss:
 what it may have deleted is read from the master, and so is the rest of the task. A reader that judges nothing
-takes slices with such offsets from the master alone, because whoever judges them later asks the master.
+takes slices with such offsets from the master alone, because a later judge requests them from the master.
 """
 
 from __future__ import annotations
@@ -174,11 +174,11 @@ class PullReader:
         self._looked_at: set[str] = set()
         """Addresses of the brokers by which a hole is judged."""
         self._told: list[tuple[int, int]] = []
-        """Offsets whose loss was told."""
+        """Offsets whose loss was reported."""
         self._read_again_from = -1
         self._is_compacted: bool | None = None
         self._not_known = ""
-        """Why nobody says whether the topic is compacted."""
+        """Why it is unknown whether the topic is compacted."""
 
     def slices(self, start: int, end: int) -> Iterator[QueueSlice]:
         """The messages at offsets [start, end), in order.
@@ -238,9 +238,9 @@ class PullReader:
         return pulled
 
     def _judge(self, held: _Held, end: int, offsets: np.ndarray) -> bool:
-        """Tell what of a slice has expired and is not among the offsets that were given; `end` is the range's.
+        """Report which messages of a slice have expired and are not among the offsets that were given; `end` is the range's.
 
-        False where that is not to be said of this slice: nothing of it was told, and it is to be read again.
+        False: this slice cannot say so. Nothing of it was reported, and it must be read again.
         """
         is_filtered = self._terms.filter != EVERYTHING
         at = held.start
@@ -303,7 +303,7 @@ class PullReader:
     def _is_compacted_topic(self) -> bool:
         """Whether the broker keeps only the newest message of each key. The master says so: no, at a slave.
 
-        Where nobody says so, that is an error, or stands in the warning if loss is tolerated.
+        If that is unknown, it is an error, or part of the warning if loss is tolerated.
         """
         if self._broker_id != MASTER_ID or self._not_known:
             return False

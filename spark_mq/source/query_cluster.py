@@ -107,7 +107,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def is_compacted(self, queue: QueueId) -> bool:
-        """Whether only the newest message of each key is served here, so that any offset may have none. Raises where nobody says."""
+        """Whether only the newest message of each key is served here, so that any offset may have none. Raises if that is unknown."""
         ...
 
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:

@@ -5,7 +5,7 @@
 
 The first call of a session adds a listener to it, which keeps the last progress of each query, and how it ended. What ended before that
 is not known. Rates are those of the last batch; a query that waits for messages has rates of 0. How far a query is behind is looked at
-in its store or cluster when the figures are asked for, by the options of its sources; so it grows while a batch hangs. With Spark
+in its store or cluster when the figures are requested, by the options of its sources; so it grows while a batch hangs. With Spark
 Connect, where the options are not at hand, the lag is that of the last batch, and the age and the bytes are unknown.
 
 An unknown value is null, never 0. A query over other sources has its rates, and no lag.

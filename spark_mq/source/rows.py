@@ -343,7 +343,7 @@ class RowRequest:
     verify_crc: bool = False
     fail_on_data_loss: bool = True
     judges_holes: bool = True
-    """Whether offsets that a broker passes over are told as loss where their messages have expired; the archiver judges them itself,
+    """Whether offsets that a broker passes over are reported as loss if their messages have expired. The archiver judges them itself,
     by the master."""
     nullable: frozenset[str] = frozenset()  # columns that a schema of the user's lets be null
     permissive: bool = False

@@ -177,7 +177,7 @@ def commit_batch(
             check_queues(writer, queues, staged.topics, staged.grown, wish or _NO_WISH)
             started = slices_left(writer, batch)
             check_started(writer, started, runs)
-            writer.ensure_topics(staged.topics, staged.grown)
+            writer.topic_entries.ensure(staged.topics, staged.grown)
             room = room_for(runs)
             writer.reserve(*room)
             settle(writer)

@@ -142,7 +142,7 @@ Put = Callable[[InnerMessages], bool]
 
 
 class TimerNotes(Protocol):
-    """Is told which messages enter the wheel and leave it, many at once. Java: DefaultStoreMetricsManager."""
+    """Is notified of messages that enter the wheel or leave it, many at once. Java: DefaultStoreMetricsManager."""
 
     @property
     def bounds_s(self) -> Sequence[int]:
@@ -166,7 +166,7 @@ def deliver_timed(
 
     With `put` messages go there, not into this store's log; the run ends at the first slots that it does not take completely.
     `saved` is called when what `put` has taken since the last call does not come again: whole slots, which may be several puts.
-    `notes` are told which messages enter and leave.
+    `notes` is notified of messages that enter and leave.
     Does nothing if no message ever had a delivery time, or timerWheelEnable is false (as a broker). Raises StoreRefusedError
     for timer files that do not fit the configuration, StoreNotWritableError, OSError.
     """

@@ -219,3 +219,36 @@ class StoreEnds:
     def last_store_time_ms(self) -> int:
         """Store time of the last record; 0 if there is none."""
         return self.last_record.store_time_ms if self.last_record else 0
+
+
+EVERYTHING = float("inf")
+NOTHING_NEW = -1
+"""A store that must have a copy is not connected."""
+
+
+class Confirmed:
+    """The log offset up to which readers may see a log that other stores must have first. The dispatching thread moves it; any thread
+    may set `reached`.
+
+    Java: CommitLog.getConfirmOffset.
+
+        master   the least place that a replica of the SyncStateSet has acknowledged; the log's end if no other replica is in it
+        slave    the offset that its master sends, as far as it has the log itself
+
+    Unconfirmed records are in the log, but in no queue and no index: a fail-over may remove them. The offset never decreases.
+    """
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        """The confirmed offset at the last look."""
+        self.reached: float = NOTHING_NEW
+        """The offset that all required stores have; `EVERYTHING` if none is required."""
+
+    def within(self, end: int) -> int:
+        """The confirmed offset of a log that ends at `end`."""
+        return int(min(end, max(self.end, self.reached)))
+
+    def move(self, end: int) -> int:
+        """Like `within`, and keep the result. `end` was read before the call, so a store that is added meanwhile misses nothing."""
+        self.end = max(self.end, self.within(end))
+        return min(self.end, end)

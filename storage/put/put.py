@@ -199,7 +199,7 @@ class _RowPut:
         if not len(messages.queue_codes):
             return _results(messages, None, self._host, 0)
         writer.reserve(len(block.data), _largest_record(block))
-        writer.ensure_topics(self._prepared.topics, self._prepared.grown)
+        writer.topic_entries.ensure(self._prepared.topics, self._prepared.grown)
         placement = append([block], index_lease_ms=INDEX_LEASE_MS)[0]
         self._end_halves(placement, writer, append)
         last = writer.ends.last_record

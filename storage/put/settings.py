@@ -8,8 +8,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -316,7 +316,7 @@ class TopicEntries:
     """The settings of a writer, whose topics change: any thread reads them, one thread at a time changes them. Thread-safe.
 
     The table in memory is a frozen value, replaced after the file holds the new one. So readers need no lock and never see an entry
-    that a crash could remove. Java: TopicConfigManager.
+    that a crash could remove. Each change raises StoreNotWritableError after a failure of the writer. Java: TopicConfigManager.
     """
 
     def __init__(
@@ -325,24 +325,35 @@ class TopicEntries:
         file_system: LocalFileSystem,
         settings: PutSettings,
         clock: Callable[[], int],
+        *,
+        refuse: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`fail` is called with an error after which it is unknown whether the disk holds the table."""
+        """`refuse` raises if the writer has failed. `fail` is called with an error after which it is unknown whether the disk holds
+        the table.
+        """
         self.settings = settings
         self._root, self._directory = root, f"{root}/config"
         self._file_system = file_system
         self._clock = clock
+        self._refuse = refuse
         self._fail = fail
         self._lock = threading.Lock()
 
-    def ensure(self, wanted: Mapping[str, int], grown: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Give topics without an entry one with so many queues; topics of `grown` get more if they have fewer.
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        self._refuse()
+        with self._lock:
+            yield
 
-        Raises what `save` raises.
+    def ensure(self, wanted: Mapping[str, int], grown: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Give topics without an entry one with so many queues, before their first record; topics of `grown` get more if they have
+        fewer. Raises what `save` raises.
         """
         if not grown and wanted.keys() <= self.settings.topics.topics.keys():
+            self._refuse()
             return
-        with self._lock:
+        with self._changing():
             table, rules = self.settings.topics, self.settings.topic_rules
             for topic, queue_count in (*wanted.items(), *grown.items()):
                 if topic not in table.topics or topic in grown:
@@ -359,7 +370,7 @@ class TopicEntries:
 
     def save(self, topic: TopicConfig) -> None:
         """Write the topic's entry, new or in place of its old one; nothing if it is unchanged. Raises StoreRefusedError, OSError."""
-        with self._lock:
+        with self._changing():
             if self.settings.topics.topics.get(topic.topic) != topic:
                 self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
 
@@ -368,7 +379,7 @@ class TopicEntries:
 
         Raises what `save` raises.
         """
-        with self._lock:
+        with self._changing():
             present = self.settings.topics.topics.get(topic.topic)
             if present is None:
                 self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
@@ -378,8 +389,9 @@ class TopicEntries:
         """Write the mapping of a static topic, then its entry, whose version rises in any case: name servers go by it.
 
         A crash between the two leaves a mapping whose queues take no message yet. Raises ValueError where `change` does, OSError.
+        Java: AdminBrokerProcessor.updateAndCreateStaticTopic.
         """
-        with self._lock:
+        with self._changing():
             table = self.settings.mappings
             mapping = change(table.mappings.get(topic.topic))
             self._save_mappings(table.with_mapping(mapping, now_ms=self._clock()))
@@ -387,7 +399,7 @@ class TopicEntries:
 
     def change_mapping(self, topic: str, change: Callable[[TopicQueueMapping], TopicQueueMapping]) -> None:
         """Replace the mapping of a static topic by what `change` makes of it, if that is another one. Raises ValueError, OSError."""
-        with self._lock:
+        with self._changing():
             table = self.settings.mappings
             found = table.mappings.get(topic)
             if found is not None and (mapping := change(found)) is not found:
@@ -395,7 +407,7 @@ class TopicEntries:
 
     def replace_mappings(self, table: TopicQueueMappingTable) -> None:
         """Replace the whole table of static topics. Raises OSError."""
-        with self._lock:
+        with self._changing():
             self._save_mappings(table)
 
     def _save_mappings(self, table: TopicQueueMappingTable) -> None:
@@ -404,7 +416,7 @@ class TopicEntries:
 
     def remove(self, topic: str) -> None:
         """Remove the topic's entry, then its mapping, if there are any. Raises OSError."""
-        with self._lock:
+        with self._changing():
             if topic in self.settings.topics.topics:
                 self._change(self.settings.topics.without_topic(topic, now_ms=self._clock()))
             mappings = self.settings.mappings.without_topic(topic, now_ms=self._clock())
@@ -413,12 +425,12 @@ class TopicEntries:
 
     def replace(self, table: TopicTable) -> None:
         """Replace the whole table. Raises StoreRefusedError, OSError."""
-        with self._lock:
+        with self._changing():
             self._save(table)
 
     def tell_names(self) -> None:
         """Add missing topics named after broker and cluster, if the broker's name is known. Raises OSError."""
-        with self._lock:
+        with self._changing():
             if self.settings.named(self.settings.topics, self._clock()) is not self.settings.topics:
                 self._change(self.settings.topics)
 

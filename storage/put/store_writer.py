@@ -10,17 +10,15 @@ half-way the content of the disk is unknown, so the writer accepts nothing more:
 from __future__ import annotations
 
 import logging
-import posixpath
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from storage.dispatch.store_ends import StoreEnds
+from storage.dispatch.store_ends import Confirmed, StoreEnds
 from storage.dispatch.writer import AppendedRun, DerivedSync, DerivedWriter, groups_of_runs
 from storage.epoch_times import is_time
 from storage.errors import CorruptRecordError, StoreNotWritableError
@@ -38,13 +36,11 @@ from storage.log.dispatch import DISPATCHED, DispatchBatch, RawCheck, RawRecords
 from storage.log.group_log import GroupLog, GroupLogWriter
 from storage.log.writer import AnyLogSync, CommitLogWriter, NextFile, Placement, RunningSync
 from storage.names import validate_path_element
-from storage.put.settings import MappingChange, PutSettings, TopicEntries
+from storage.put.settings import PutSettings, TopicEntries
 from storage.queues.store import ConsumeQueueStore
 from storage.tables.put_statistics import PutStatistics, Sum
-from storage.tables.topics import TopicConfig, TopicQueueMapping, TopicQueueMappingTable, TopicTable
 
 _LOG = logging.getLogger(__name__)
-_QUEUE_FOLDERS = ("consumequeue", "consumequeue_ext")
 _LITTLE_ROOM_BYTES = 1 << 16
 INDEX_LEASE_MS = 1_000
 """How far the checkpoint's index time may be ahead of the records."""
@@ -54,9 +50,6 @@ _COMMITTED_BYTES = 64 << 20
 """So much of a group's committed log is entered at a time."""
 _MAJORITY_SECONDS = 0.5
 """How long a put that keeps others waiting waits for a group's majority."""
-EVERYTHING = float("inf")
-NOTHING_NEW = -1
-"""A store that must have a copy is not connected."""
 
 
 class HeldRecords(NamedTuple):
@@ -86,7 +79,10 @@ class StoreWriter:
         self.log = log
         self.queues = queues
         self.clock = clock
-        self._topics = TopicEntries(root, file_system, settings, clock, self.fail)
+        self.topic_entries = TopicEntries(
+            root, file_system, settings, clock, refuse=self._refuse_after_failure, fail=self.fail
+        )
+        """The table of topics.json, for changes. Thread-safe."""
         self.ends = ends
         self._index = index
         self.derived = DerivedWriter(
@@ -156,57 +152,7 @@ class StoreWriter:
     @property
     def settings(self) -> PutSettings:
         """The current settings of puts, including topics: a frozen value that a new topic replaces."""
-        return self._topics.settings
-
-    def ensure_topics(self, wanted: Mapping[str, int], grown: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Give topics without an entry one with so many queues, before their first record; topics of `grown` get more if they have
-        fewer. Java: TopicConfigManager.
-        """
-        self._refuse_after_failure()
-        self._topics.ensure(wanted, grown)
-
-    def save_topic(self, topic: TopicConfig) -> None:
-        """Write the topic's entry in topics.json, new or in place of the old one; nothing if it is unchanged. Thread-safe."""
-        self._refuse_after_failure()
-        self._topics.save(topic)
-
-    def make_topic(self, topic: TopicConfig) -> TopicConfig:
-        """Write the topic's entry if there is none; returns the present entry. Thread-safe."""
-        self._refuse_after_failure()
-        return self._topics.make(topic)
-
-    def tell_names(self) -> None:
-        """Add the topics named after broker and cluster: then readers need no configuration. Thread-safe."""
-        self._refuse_after_failure()
-        self._topics.tell_names()
-
-    def replace_topics(self, table: TopicTable) -> None:
-        """Replace the table of topics.json. Thread-safe."""
-        self._refuse_after_failure()
-        self._topics.replace(table)
-
-    def save_static_topic(self, topic: TopicConfig, change: MappingChange) -> None:
-        """Write the mapping and the entry of a static topic. Thread-safe. Java: AdminBrokerProcessor.updateAndCreateStaticTopic.
-
-        Order: topicQueueMapping.json · topics.json. Raises ValueError where `change` refuses, with nothing written.
-        """
-        self._refuse_after_failure()
-        self._topics.save_static(topic, change)
-
-    def change_mapping(self, topic: str, change: Callable[[TopicQueueMapping], TopicQueueMapping]) -> None:
-        """Replace the mapping of a static topic by what `change` makes of it. Thread-safe."""
-        self._refuse_after_failure()
-        self._topics.change_mapping(topic, change)
-
-    def replace_mappings(self, table: TopicQueueMappingTable) -> None:
-        """Replace the table of topicQueueMapping.json. Thread-safe."""
-        self._refuse_after_failure()
-        self._topics.replace_mappings(table)
-
-    def remove_topic(self, topic: str) -> None:
-        """Remove the entry in topics.json and the mapping of a static topic; the queues stay. Thread-safe."""
-        self._refuse_after_failure()
-        self._topics.remove(topic)
+        return self.topic_entries.settings
 
     def delete_topic(self, topic: str) -> None:
         """Delete the topic's entry, then its queues; does nothing for a missing topic. Java: DefaultMessageStore.deleteTopics.
@@ -216,15 +162,14 @@ class StoreWriter:
         readable. The records stay in the log until they expire. A topic of the same name that is made later begins at queue offset 0.
         """
         self.sync_log()
-        self.remove_topic(topic)
+        self.topic_entries.remove(topic)
         self.delete_queues(topic)
 
     def delete_queues(self, topic: str) -> None:
         """Delete the queues of a topic without an entry. Raises NameIllegalError, OSError."""
         validate_path_element("topic", topic)
         try:
-            for folder in _QUEUE_FOLDERS:
-                _delete_tree(self.file_system, f"{self.root}/{folder}", topic)
+            self.queues.delete(self.file_system, topic)
         except OSError as error:
             self.fail(error)
             raise
@@ -714,46 +659,5 @@ class StoreWriter:
         self._log_writer.release_memory()
 
 
-def _delete_tree(files: LocalFileSystem, folder: str, topic: str) -> None:
-    path = f"{folder}/{topic}"
-    if not files.exists(path):
-        return
-    for queue in files.list_directory(path):
-        if queue.is_directory:
-            for entry in files.list_directory(f"{path}/{queue.name}"):
-                files.unlink(posixpath.join(path, queue.name, entry.name))
-            files.remove_directory(f"{path}/{queue.name}")
-    files.remove_directory(path)
-    files.sync(folder)
-
-
 def _held(batch: DispatchBatch, *, is_counted: bool) -> HeldRecords:
     return HeldRecords(int(batch.commitlog_offsets[-1] + batch.sizes_bytes[-1]), batch, is_counted)
-
-
-class Confirmed:
-    """The log offset up to which readers may see a log that other stores must have first. The dispatching thread moves it; any thread
-    may set `reached`.
-
-    Java: CommitLog.getConfirmOffset.
-
-        master   the least place that a replica of the SyncStateSet has acknowledged; the log's end if no other replica is in it
-        slave    the offset that its master sends, as far as it has the log itself
-
-    Unconfirmed records are in the log, but in no queue and no index: a fail-over may remove them. The offset never decreases.
-    """
-
-    def __init__(self, end: int) -> None:
-        self.end = end
-        """The confirmed offset at the last look."""
-        self.reached: float = NOTHING_NEW
-        """The offset that all required stores have; `EVERYTHING` if none is required."""
-
-    def within(self, end: int) -> int:
-        """The confirmed offset of a log that ends at `end`."""
-        return int(min(end, max(self.end, self.reached)))
-
-    def move(self, end: int) -> int:
-        """Like `within`, and keep the result. `end` was read before the call, so a store that is added meanwhile misses nothing."""
-        self.end = max(self.end, self.within(end))
-        return min(self.end, end)

@@ -225,6 +225,20 @@ class ConsumeQueueStore:
         root = posixpath.dirname(self._ext_directory)
         return [] if last is None else [last, directory, posixpath.dirname(directory), self._ext_directory, root]
 
+    def delete(self, files: LocalFileSystem, topic: str) -> None:
+        """Delete the files of a topic's queues, oldest first, then their directories. `discover` forgets the queues. Raises OSError."""
+        for folder in (self.directory, self._ext_directory):
+            path = f"{folder}/{topic}"
+            if not files.exists(path):
+                continue
+            for queue in files.list_directory(path):
+                if queue.is_directory:
+                    for entry in files.list_directory(f"{path}/{queue.name}"):
+                        files.unlink(posixpath.join(path, queue.name, entry.name))
+                    files.remove_directory(f"{path}/{queue.name}")
+            files.remove_directory(path)
+            files.sync(folder)
+
     def close(self) -> None:
         for queues in self._topics.values():
             _close(queues)

@@ -66,7 +66,7 @@ def make_missing_topics(writer: StoreWriter, since: int) -> tuple[str, ...]:
         # A batch that began at the master is repeated here: its rows must go to the same queues.
         wanted[topic] = max(wanted[topic], _queues_of_a_first_row(writer, topic))
     if wanted:
-        writer.ensure_topics({}, grown=wanted)
+        writer.topic_entries.ensure({}, grown=wanted)
         _LOG.warning(
             "%s: topics whose entries their master had no time to send have entries now, with so many queues: %s",
             writer.root,

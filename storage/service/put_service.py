@@ -282,7 +282,7 @@ class PutService:
         those puts are not readable yet: then the same call waits for them again.
         """
         with self._telling_of_failure(), self.at_work():
-            self._writer.save_static_topic(topic, change)
+            self._writer.topic_entries.save_static(topic, change)
         self.append_waiting()
         self.flush()
         if not self.readable_within(self.log_end, _MOVED_SECONDS):
@@ -294,7 +294,7 @@ class PutService:
     def change_mapping(self, topic: str, change: Callable[[TopicQueueMapping], TopicQueueMapping]) -> None:
         """Replace the mapping of a static topic by what `change` makes of it. Raises ValueError, StoreNotWritableError, OSError."""
         with self._telling_of_failure():
-            self._writer.change_mapping(topic, change)
+            self._writer.topic_entries.change_mapping(topic, change)
 
     def make_topic(self, topic: TopicConfig) -> TopicConfig:
         """Like `MessageStore.make_topic`. Raises StoreNotWritableError, OSError."""
@@ -323,9 +323,9 @@ class PutService:
         if name == TOPICS_FILE:
             table = TopicTable.load(text, name)
             self._forget_offsets(self.settings.topics.topics.keys() - table.topics.keys())
-            self._writer.replace_topics(table)
+            self._writer.topic_entries.replace(table)
         elif name == MAPPINGS_FILE:
-            self._writer.replace_mappings(TopicQueueMappingTable.load(text, name))
+            self._writer.topic_entries.replace_mappings(TopicQueueMappingTable.load(text, name))
         elif name == GROUPS_FILE:
             self._store.group_entries.replace(SubscriptionGroupTable.load(text, name), self._writer.file_system)
         elif name == TIMER_CHECKPOINT_FILE:

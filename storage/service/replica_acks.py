@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 
-from storage.put.store_writer import EVERYTHING, NOTHING_NEW
+from storage.dispatch.store_ends import EVERYTHING, NOTHING_NEW
 from storage.put_status import PutStatus
 from storage.rules.put_guards import ALL_IN_SET, NO_COPIES, copies_needed, copies_of_batch, is_in_sync, may_wait
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig

@@ -9,7 +9,7 @@ Java: DefaultMetadataStore, FileSegmentMetadata.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from storage.errors import StateFileError
@@ -22,6 +22,7 @@ from storage.tables.document import integer, parse_document, section
 METADATA_FILE = "tieredStoreMetadata.json"
 _DELETED = 2
 _POSIX = "PosixFileSegment"
+_QUEUES_NAMED = 3
 
 
 class MovedRange(NamedTuple):
@@ -64,6 +65,20 @@ def parse_moved(text: str, file: str | None = None) -> MovedRanges:
 def load_moved(root: str, file_system: FileSystem) -> MovedRanges:
     """What has moved away from the store at ROOT. Raises StateFileError for an unreadable table."""
     return read_table(f"{root}/config/{METADATA_FILE}", parse_moved, file_system.read_file) or {}
+
+
+def moved_warning(root: str, away: Sequence[tuple[tuple[str, int], MovedRange]], *, in_rocksdb: bool) -> str:
+    """Which messages of a store cannot be read, where they lie, and the cure. `away` is by topic and queue id, and not empty."""
+    named = [
+        f"{topic} queue {queue_id} offsets {found.start} to {found.end - 1} ({found.place})"
+        for (topic, queue_id), found in away[:_QUEUES_NAMED]
+    ]
+    more = f" and {len(away) - len(named)} more queues" if len(away) > len(named) else ""
+    text = f"store {root}: messages lie in tiered storage and are not read, nor found by key: {', '.join(named)}{more}"
+    cure = "they are read where broker.conf names their directory (tieredStoreFilePath, PosixFileSegment)"
+    if in_rocksdb:
+        cure = "they are not read where consume queues lie in RocksDB"
+    return f"{text}; {cure}; its broker serves them (nameServer)"
 
 
 def moved_directory(config: StoreConfig) -> str | None:

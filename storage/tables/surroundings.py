@@ -4,7 +4,7 @@ our own directory.
 Openings, creations, jobs, commands and the tasks of a sink all call `find_log` to find the log. This module looks at directories;
 `log_place.py` decides. Reads only, except `save_binding`.
 
-Whether a store may be written is asked before anything is written, always by `refuse_writing` (`find_log` and `refuse_foreign_log`
+Before anything is written, `refuse_writing` decides whether a store may be written (`find_log` and `refuse_foreign_log`
 call it). The answers are those of `why_not_written`: by the settings, then by what lies in ROOT, a row of `_KINDS` each.
 """
 
@@ -205,7 +205,7 @@ class Writer(NamedTuple):
 
 AN_OWNER = Writer()
 OF_A_SINK = Writer(asks_replicas=True, is_controlled=True)
-"""For what stages rows: the process that opens the store for them, which may be its broker, is asked again."""
+"""For tasks that stage rows. The process that opens the store for them, which may be its broker, checks again."""
 
 
 def find_log(

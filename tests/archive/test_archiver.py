@@ -1,4 +1,4 @@
-"""The archiver: every message once, whoever else archives, whatever was killed; what expired before is named."""
+"""The archiver: every message once, also beside another archiver and after kills; messages that expired before are named."""
 
 from __future__ import annotations
 
@@ -30,16 +30,6 @@ from tests.support.store_builder import StoreBuilder
 from .archived import archived, by_queue, in_process, opened, rows_of, table_rows
 
 QUEUE = QueueId("Topic", "broker-a", 0)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> StoreBuilder:
-    return StoreBuilder(tmp_path / "broker-a", log_file_size_bytes=4 << 10)
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "archive"
 
 
 def offsets_in(table: Path, incarnation: int = 0) -> list[int]:

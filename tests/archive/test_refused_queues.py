@@ -29,16 +29,6 @@ QUEUE = QueueId("Topic", "broker-a", 0)
 OTHER = QueueId("Other", "broker-a", 0)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> StoreBuilder:
-    return StoreBuilder(tmp_path / "broker-a", log_file_size_bytes=4 << 10)
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "archive"
-
-
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archiver, "_LOOK_S", 0.0)

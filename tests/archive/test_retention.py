@@ -34,11 +34,6 @@ def store(tmp_path: Path) -> StoreBuilder:
     return StoreBuilder(tmp_path / "broker-a")
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "archive"
-
-
 def the_part(table: Path) -> Part:
     life = opened(table).newest(QUEUE)
     assert life is not None

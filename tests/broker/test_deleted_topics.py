@@ -99,7 +99,7 @@ def test_queues_without_an_entry_are_cleaned_on_demand(tmp_path: Path) -> None:
         peers = BrokerPeers(broker, clock)
         peers.ask("p", 310, *sent("Kept"))
         peers.ask("p", 310, *sent("Left"))
-        broker.parts.store.service.store.writer.remove_topic("Left")
+        broker.parts.store.service.store.writer.topic_entries.remove("Left")
         assert peers.ask("admin", 316).code == 0
         assert sorted(path.name for path in (root / "consumequeue").iterdir()) == ["Kept"]
 

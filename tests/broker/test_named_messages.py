@@ -40,7 +40,7 @@ def sent(peers: BrokerPeers, topic: str, properties: str, flag: int = 0) -> str:
 
 
 def test_a_query_by_key_gives_messages_of_its_topic_alone(tmp_path: Path) -> None:
-    """Of two topics the texts that the index hashes have one hash: whoever may ask for one would read the other."""
+    """The index hashes texts of two topics to one value: a user who may read one topic would read the other."""
     assert string_hash("TAa#k") == string_hash("TBB#k")
     clock = FakeClock()
     with running(tmp_path / "store", clock) as broker:

@@ -11,7 +11,7 @@ import pytest
 from spark_mq.broker import entries
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.requests import ClientConnection
-from spark_mq.broker_server.state_copies import all_pages
+from spark_mq.broker_server.masters import all_pages
 from spark_mq.client.calls import make_call
 from spark_mq.remoting import Header, RemotingCommand, RequestCode, make_request, make_response, read_body, write_body
 from spark_mq.remoting.administration import GroupPageRequest, SubscriptionGroupTable, TopicPageRequest

@@ -39,7 +39,7 @@ FLAGS = {TransactionState.COMMIT: TRANSACTION_COMMIT, TransactionState.ROLLBACK:
 
 
 class Walk:
-    """A store, whoever acts on it, and what was acknowledged."""
+    """A store, its clients, and what was acknowledged."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.random = Random(seed)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from spark_mq.client.admin import Admin, NewTopic
-from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
 from tests.support import own_servers
-from tests.support.java_broker import free_ports, wait_until
+from tests.support.java_broker import free_ports
+from tests.support.waiting import await_route
 
 HOST = "127.0.0.1"
 BROKER_NAME = "own"
@@ -111,13 +111,7 @@ class OwnCluster:
         """Clients find it when this returns."""
         with Admin(self.settings) as admin:
             admin.create_topic(NewTopic(topic, queues, queues), address=self.address)
-
-            def has_route() -> bool:
-                with suppress(ClientError):
-                    return len(admin.route(topic).publish_queues) == queues
-                return False
-
-            wait_until(has_route, f"{topic} has a route")
+            await_route(admin, topic, queues)
 
     def close(self) -> None:
         """Kills what runs."""

@@ -41,7 +41,7 @@ class Controller:
         self.registered = self.closed = 0
         self.is_away = False
         self.applied: list[str] | None = None
-        """The check codes of those that have an id; None = whoever registers has one."""
+        """The check codes of those that have an id; None = every broker that registers has one."""
 
     def connection(self, *_: object) -> Controller:
         return self

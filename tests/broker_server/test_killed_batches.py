@@ -1,4 +1,4 @@
-"""A broker that is killed amid a batch that a sink has handed to it: each row is there once, whoever finishes the batch."""
+"""A broker that is killed amid a batch that a sink has handed to it: each row is there once, whichever process finishes the batch."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from storage.failpoints import ENVIRONMENT, ENVIRONMENT_PAUSE
 from storage.files.local_file_system import LocalFileSystem
 from tests.sink.test_sink_tasks import bodies, commit, options_of, stage, texts
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.places import PROJECT
+from tests.support.places import COMMAND, PROJECT
 from tests.support.shares import one_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
-COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()")
 BOOT_SECONDS = 60
 BODY = "x" * 1_500_000
 """Three of them are more than a slice."""

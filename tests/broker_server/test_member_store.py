@@ -16,6 +16,7 @@ from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 from storage.store import MessageStore
 from tests.support.group_logs import FILE_BYTES, FakeGroupLog, member_store, record_at, served
+from tests.support.served import bodies_of
 
 
 def message(body: bytes) -> InnerMessage:
@@ -28,10 +29,7 @@ def parked_message(body: bytes) -> InnerMessage:
 
 
 def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
-    found: list[bytes] = []
-    while len(found) < store.max_offset(topic, queue_id):
-        found += [each.body for each in store.get(topic, queue_id, len(found)).messages]
-    return found
+    return bodies_of(store, topic, queue_id)
 
 
 def test_a_log_file_that_was_cut_and_made_anew_is_read_anew(tmp_path: Path) -> None:

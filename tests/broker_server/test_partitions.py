@@ -27,7 +27,7 @@ FIRST_BODY = 1_000_000
 
 
 class Keeping:
-    """A producer that sends to one address, whoever is master, until it is told of another."""
+    """A producer that sends to one address, master or not, until it is given another."""
 
     def __init__(self) -> None:
         self.address: str | None = None

@@ -6,10 +6,10 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
+from spark_mq.broker_server.masters import KnownMaster, answer_of
 from spark_mq.broker_server.opening import tell
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration
-from spark_mq.broker_server.state_copies import KnownMaster, answer_of
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode, read_body
 from spark_mq.remoting.administration import HaRuntimeInfo

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from spark_mq.broker_server import name_servers, state_copies
+from spark_mq.broker_server.masters import Master, MasterPlace
 from spark_mq.broker_server.name_servers import Group, Member
-from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies, copies_of
+from spark_mq.broker_server.state_copies import StateCopies, copies_of
 from spark_mq.client.errors import BrokerUnreachableError, ResponseError
 from spark_mq.client.settings import ClientSettings
 from storage import open_store
@@ -234,7 +235,7 @@ def put(service: PutService, topic: str, queue_id: int) -> None:
     """As a master's bytes come: no entry is made."""
     with service.exclusive() as store:
         store.put_inner([InnerMessage(topic=topic, queue_id=queue_id, body=b"x", properties={})])
-        store.writer.remove_topic(topic)
+        store.writer.topic_entries.remove(topic)
 
 
 def entries(service: PutService) -> dict[str, tuple[int, int, int]]:
@@ -334,7 +335,7 @@ def test_a_slave_that_becomes_a_master_serves_all_topics_of_its_log(
         topics = store.settings.topics.topics
         assert ("FRESH" in topics, "DELETED" in topics) == (True, False)
         assert topics["FRESH"].read_queue_count == 8
-        store.writer.remove_topic("FRESH")
+        store.writer.topic_entries.remove("FRESH")
     with open_store(root, config=StoreConfig.tiny(), read_only=False) as store:
         assert "FRESH" not in store.settings.topics.topics, "an own topic that is deleted stays so"
 
@@ -417,7 +418,7 @@ def test_a_returned_master_asks_a_slave_again_that_does_not_answer(
     [
         (99, 0, GROUP, "what slave h:2 has delivered or noted meanwhile is not taken over"),
         (0, 1, GROUP, "its log ends at"),
-        (0, 0, None, "no name server tells the slaves"),
+        (0, 0, None, "no name server names the slaves"),
     ],
 )
 def test_a_returned_master_names_what_it_has_not_taken_over(

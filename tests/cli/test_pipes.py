@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
 
 from spark_mq.terminal import NOBODY_READS
 from tests.support.fixture_stores import Fixture
-from tests.support.places import PROJECT
-
-COMMAND = [sys.executable, "-c", "from spark_mq.cli import main; main()"]
+from tests.support.places import COMMAND, PROJECT
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,9 @@ from storage.service.put_service import PutService
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.java_broker import free_ports
-from tests.support.places import PROJECT
+from tests.support.places import COMMAND, PROJECT
 
 pytestmark = pytest.mark.slow
-
-COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()")
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""A damaged store is refused with a report; repair cuts it and keeps what it cut, for whoever wants to look at it or put it back.
+"""A damaged store is refused with a report; repair cuts it and keeps what it cut, so that an operator can look at it or put it back.
 
 Expected is what damage.json says of the byte that was inverted, and what the producers say they sent.
 """

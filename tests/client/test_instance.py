@@ -141,7 +141,7 @@ def test_who_makes_a_client_while_names_are_slow_to_find_holds_up_nobody(
     for thread in (*makers, user):
         thread.join(10)
     assert not is_held_up
-    assert open_ones[0] is open_ones[1]  # whoever was first
+    assert open_ones[0] is open_ones[1]  # whichever was first
     for instance in open_ones:
         instance.release()
 

@@ -7,7 +7,7 @@ a decision; connections break, answers and notices are lost, time goes by.
 
 After each step (the numbers are those of the invariants that docs/controller.md lists):
 
-    10  whoever is elected holds all that was ever acknowledged
+    10  an elected master holds all that was ever acknowledged
     14  an epoch has one master
     15  epochs never fall, whatever is restarted
     16  the set for which a master waits holds all that the controller calls in sync

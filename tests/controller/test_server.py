@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
@@ -36,6 +35,7 @@ from spark_mq.remoting.routes import BrokerHeartbeatRequest
 from spark_mq.remoting_server.server import ListenError, RemotingServer
 from storage.errors import ConfigurationError, StateFileError
 from tests.support.own_servers import OurController, our_controller
+from tests.support.places import COMMAND
 from tests.support.planned_server import planned_server
 from tests.support.waiting import wait_until
 
@@ -379,7 +379,7 @@ def test_the_command_prints_its_settings(tmp_path: Path) -> None:
 def test_the_command_runs_until_it_is_told_to_end_and_a_killed_one_goes_on(tmp_path: Path) -> None:
     conf = tmp_path / "controller.conf"
     conf.write_text(f"listenPort=0\ncontrollerStorePath={tmp_path}/kept\n")
-    command = [sys.executable, "-c", "from spark_mq.cli import main; main()", "controller", "-c", str(conf)]
+    command = [*COMMAND, "controller", "-c", str(conf)]
     for signal_number, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 0)):
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, env={**os.environ, "HOME": str(tmp_path)}

@@ -28,7 +28,6 @@ from tests.support.served import served
 _OWN_TOPICS = frozenset(
     (ORDERS, LATER, DISCARD_TOPIC, *RETRIES, *map(retry_topic, RETRIES), *map(dead_letter_topic, RETRIES))
 )
-_PARKED_IN = frozenset((HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC))
 
 Place = tuple[str, str, int]
 """Topic, name, reconsume times: what there may be once."""

@@ -3,7 +3,7 @@
     recovery · send · end transactions · sink · deliver levels · deliver times · send failed messages back · check · redrive
 
 Each opens the store and lets go of it, as jobs do.
-What was asked for and not acknowledged is looked for in the log first, as whoever asks again has to:
+What was asked for and not acknowledged is looked for in the log first, as every repeated request must:
 requests to send are not idempotent, in Java neither.
 """
 

@@ -1,4 +1,4 @@
-"""The whole log of the killed duties' store as its messages, read as a reader would, beside whoever writes."""
+"""The whole log of the killed duties' store as its messages, read as a reader would, beside a writer."""
 
 from __future__ import annotations
 

@@ -58,8 +58,6 @@ class Tally:
 
     kills: Counter[Step | None] = field(default_factory=Counter)
     """By step; None = at a random moment."""
-    unkilled: int = 0
-    """Lives that ended before the step, or the moment, came."""
     quiet: int = 0
     findings: list[str] = field(default_factory=list)
 
@@ -129,8 +127,6 @@ class DutyChain:
             self.tally.quiet += 1
         elif was_killed:
             self.tally.kills[kill.step] += 1
-        else:
-            self.tally.unkilled += 1
         for finding in self.judge.look():
             if finding not in self.tally.findings:
                 self.tally.findings.append(finding)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode, make_request
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
+from tests.support.waiting import await_route
 
 TOPIC = "LiveRounds"
 QUEUES = 4
@@ -82,10 +82,4 @@ class Cluster:
             wait_until(lambda: len(admin.broker_addresses()) == len(self.brokers), "the brokers are registered")
             for broker in self.brokers:
                 admin.create_topic(NewTopic(TOPIC, QUEUES, QUEUES), address=broker.address)
-            wait_until(lambda: self._has_route(admin), "the topic has a route")
-
-    def _has_route(self, admin: Admin) -> bool:
-        try:
-            return len(admin.route(TOPIC).publish_queues) == QUEUES * len(self.brokers)
-        except ClientError:
-            return False
+            await_route(admin, TOPIC, QUEUES * len(self.brokers))

@@ -1,4 +1,4 @@
-"""A batch in slices: others put between them, whoever goes on asks for the first row that is not there, and nothing is there twice.
+"""A batch in slices: others put between them, a continuation looks for the first row that is not there, and nothing is there twice.
 
 A replica that becomes the master has the log and no intent. Here it is a copy of a killed writer's store without spark_mq/, on another
 host, whose tasks stage the batch anew, at another time.
@@ -172,7 +172,7 @@ def test_room_that_others_take_is_reserved_again(store: SinkStore, monkeypatch: 
 
 def test_threads_put_through_a_service_while_a_batch_is_committed(store: SinkStore) -> None:
     opened = store.open()
-    opened.writer.ensure_topics({"threads": QUEUE_COUNT})
+    opened.writer.topic_entries.ensure({"threads": QUEUE_COUNT})
     segments, goes_on = store.stage(ROWS), threading.Event()
     counts: list[int] = []
     with PutService(opened, starts_duties=False) as service:
@@ -222,7 +222,7 @@ def while_summed_up(call: Callable[[], None]) -> Iterator[None]:
 def test_a_thread_puts_through_a_service_while_rows_are_summed_up(store: SinkStore) -> None:
     """For some gigabytes that takes a second: no send waits for it."""
     opened = store.open()
-    opened.writer.ensure_topics({"threads": QUEUE_COUNT})
+    opened.writer.topic_entries.ensure({"threads": QUEUE_COUNT})
     segments, topics = store.stage(ROWS), dict.fromkeys(ROWS.topics, QUEUE_COUNT)
     with PutService(opened, starts_duties=False) as service, ThreadPoolExecutor(1) as threads:
         others: list[int] = []

@@ -170,7 +170,7 @@ def test_what_was_consumed_is_there_after_the_power_loss_and_no_offset_is_used_t
 
 
 def test_what_a_killed_writer_had_not_synced_is_synced_before_it_is_read(tmp_path: Path) -> None:
-    """Recovery enters it into queues; whoever reads it then must not lose it to a power loss in the middle of the recovery."""
+    """Recovery enters it into queues; a reader that got it must not lose it to a power loss in the middle of the recovery."""
     root = tmp_path / "store"
     root.mkdir()
     files = StallingDisk(str(root))

@@ -1,4 +1,4 @@
-"""Whether a file is open for writing is asked of the system, whoever has it open and however it writes."""
+"""The system says whether a file is open for writing, in any process and by any way of writing."""
 
 from __future__ import annotations
 

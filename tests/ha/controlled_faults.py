@@ -14,12 +14,12 @@ from spark_mq.controller import controller as answering
 from spark_mq.controller import decisions, journal
 from spark_mq.controller.state import Group
 from spark_mq.remoting.controllers import AlterSyncStateSetRequest, SyncStateSet
+from storage.dispatch.store_ends import Confirmed
 from storage.format.replication import Dialect, EpochEntry, FrameEpoch
 from storage.ha import epochs, follower
 from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.replicas import SyncState
 from storage.ha.sessions import MasterSession
-from storage.put.store_writer import Confirmed
 from storage.rules.put_guards import ALL_IN_SET, NO_COPIES
 from storage.service.replica_acks import ReplicaAcks
 from storage.tables.consumer_groups import OFFSETS_FILE
@@ -145,7 +145,7 @@ def _epoch_moves() -> Planted:
 
 
 def _deposed_goes_on() -> Planted:
-    """Who was master once asks nobody whether he still is, and waits for whoever is left."""
+    """A former master asks no controller whether it still is master, and waits for the replicas that are left."""
 
     def alone(keeper: Any, error: Any) -> None:
         keeper._state.holds(frozenset({keeper._role.own_id}), keeper._state.epoch + 1, 0)

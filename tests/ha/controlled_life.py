@@ -278,7 +278,7 @@ class ControlledLife(Life):
         self.counts["epochs"] = len(self.watch.masters)
 
     def _look_after(self, node: ControlledNode) -> None:
-        """As an operator: whoever is down is started, and who says that his log is another one than the master's begins anew."""
+        """As an operator: start brokers that are down, and begin anew with those whose log is not the master's."""
         status = None if node.follower is None else node.follower.status
         is_told = status is not None and status.trouble is not None and not status.is_connected
         if is_told and self.watch.lost_power and (status.is_hopeless or "another log" in status.trouble):

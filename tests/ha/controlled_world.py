@@ -20,14 +20,15 @@ import storage.recovery.opening
 from spark_mq.broker_server import (
     controlled,
     controllers,
+    following,
     opening,
     server,
     state_copies,
 )
+from spark_mq.broker_server.masters import MasterPlace
 from spark_mq.broker_server.opening import ControllerMode, GroupRole, serve_slaves
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
-from spark_mq.broker_server.state_copies import MasterPlace
 from spark_mq.client.errors import BrokerUnreachableError
 from storage import open_store
 from storage.epoch_times import current_time_ms
@@ -173,7 +174,7 @@ class SimulatedBroker(RunningBroker):
             address = mode.role.term.master_address or ""
             switching = Switching(SlaveHandshake(mode.role.own_id), FollowedEpochs(mode.epochs), mode.diverged)
             master: Any = SimulatedMaster(node, node.neighbour, address)
-            self.following = server.Following(service, self.broker, configuration, master, switching)
+            self.following = following.Following(service, self.broker, configuration, master, switching)
             self.following.follower.node = node  # type: ignore[attr-defined]
 
     async def _begin(self) -> None:
@@ -302,7 +303,7 @@ def fibers(world: World, control: Control) -> Iterator[None]:
         (controllers, "_LOG", Log()),
         (state_copies, "threading", threads),
         (state_copies, "time", clock),
-        (server, "Follower", SimulatedFollower),
+        (following, "Follower", SimulatedFollower),
         (storage.ha.follower, "threading", threads),
         (storage.ha.follower, "socket", sockets),
         (storage.ha.follower, "open_store", opened_with(open_store)),

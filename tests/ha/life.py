@@ -1,4 +1,4 @@
-"""What all lives have, whoever says who is master: puts, batches and duties by chance; what befalls lines, clocks and processes."""
+"""What all lives have, with and without a controller: puts, batches and duties by chance; what befalls lines, clocks and processes."""
 
 from __future__ import annotations
 

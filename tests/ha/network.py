@@ -81,7 +81,7 @@ class World:
         return self.now_ms
 
     def clock_ms(self) -> int:
-        """What the clock says of whoever runs just now."""
+        """The clock of the node that runs just now."""
         return self.now_ms + (0 if self.acting is None else self.acting.clock_shift_ms)
 
     @contextmanager
@@ -277,7 +277,7 @@ class ServerSocket:
 
 
 class Waker:
-    """A pair of sockets to oneself: whoever writes there wakes the listener."""
+    """A pair of sockets to oneself: a write there wakes the listener."""
 
     def __init__(self, owner: Runs) -> None:
         self._owner = owner

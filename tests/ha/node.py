@@ -120,7 +120,7 @@ class Node:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Whoever dies in here is dead afterwards."""
+        """A node that dies in here is dead afterwards."""
         try:
             with self.world.on(self):
                 yield

@@ -2,7 +2,7 @@
 
 Puts and sinks' batches wait for copies; lines are late, cut, doubled, or dead without a word; strangers say anything; processes freeze
 and are killed in the middle of an operation, machines lose their power, clocks jump. Where a master is gone, an operator does as the
-documentation says: ends the followers, promotes the one with the longest log, makes anew whoever was not asked.
+documentation says: ends the followers, promotes the one with the longest log, makes the others anew.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Simulation(Life):
     # The operator
 
     def _restart(self, node: Node) -> None:
-        """Whoever is down is started, as what it is by now."""
+        """Start what is down, in the role that it has by now."""
         if node.is_up:
             return
         if node in self.deposed or node in self.unasked:

@@ -119,7 +119,7 @@ class Pair:
         return self.master.is_up and self.slave.is_up
 
     def commit(self) -> bool:
-        """One try at the batch; whether it was acknowledged. Whoever dies takes both with it."""
+        """One try at the batch; whether it was acknowledged. The process that dies takes both with it."""
         with suppress(NotReplicatedError, ReplicasNotEnoughError), self.master.at_work():
             if isinstance(self.master, BesideASink):
                 self._commit_itself(self.master)

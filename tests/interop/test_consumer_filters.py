@@ -1,6 +1,6 @@
 """SQL92 subscriptions: each broker goes on with the other's `consumerFilter.json`, and goes by the bit maps that the other has made.
 
-A map that says that a group does not want a message it would want is the proof: whoever does not go by it delivers the message.
+A map that says that a group does not want a message it would want is the proof: a broker that ignores the map delivers the message.
 Java: ConsumerFilterManager, CommitLogDispatcherCalcBitMap, ExpressionMessageFilter.
 """
 

@@ -70,7 +70,7 @@ def put(store: Path, conf: Path, count: int) -> None:
     queue_ids = pa.array([number // 3 % 2 for number in range(count)], pa.int32())
     columns = {"topic": ["Units"] * count, "body": [b"%d" % number for number in range(count)], "queue_id": queue_ids}
     with open_store(store, config=str(conf), read_only=False, create=True) as opened:
-        opened.writer.ensure_topics({"Units": 4})
+        opened.writer.topic_entries.ensure({"Units": 4})
         opened.put_batch(pa.table(columns | {"tags": pa.array(tags, pa.string())}))
 
 

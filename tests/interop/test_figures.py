@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker_server.state_copies import answered
+from spark_mq.broker_server.masters import answered
 from spark_mq.client.admin import Admin
 from spark_mq.client.calls import make_call
 from spark_mq.client.errors import ClientError, ResponseError

@@ -123,7 +123,7 @@ def sent_by(servers: Oracle, out: Path, broker: RunningBroker, topic: str, **opt
 
 
 def begun_transactions(servers: Oracle, broker: RunningBroker, directory: Path) -> list[Line]:
-    """Halves of which two are ended; nobody knows of the others, and whoever would is gone."""
+    """Halves, two of them ended; the producer that would know of the others is gone."""
     given = {"group": "GTx", "topic": "Ended", "plans": ",".join(PLANS), "queues": 2}
     with servers.client("TransactionSide", directory / "halves.jsonl", broker, **given) as side:
         return side.until(lambda lines: len(lines) >= len(PLANS), "sent")

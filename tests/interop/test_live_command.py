@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from typer.testing import CliRunner
 from spark_mq.cli import app
 from storage.epoch_times import current_time_ms
 from tests.support.java_broker import Oracle, RunningBroker
-from tests.support.places import PROJECT
+from tests.support.places import COMMAND, PROJECT
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -25,7 +24,6 @@ COUNT = 100
 MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 AGE = re.compile(r"\([0-9]+ [a-z]+ ago\) *")
 """It grows from one command to the next."""
-COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()")
 
 
 @pytest.fixture(scope="module")

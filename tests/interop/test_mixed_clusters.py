@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from spark_mq.client.admin import Admin, NewTopic
-from spark_mq.client.errors import ClientError
 from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings, ConsumeFrom, PushSettings
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
+from tests.support.waiting import await_route
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long]
 
@@ -74,14 +74,7 @@ def make_topic(cluster: Mixed, topic: str, queues: int = 2) -> None:
         admin.create_topic(NewTopic(topic, queues, queues))
     for address in cluster.name_servers:
         with Admin(ClientSettings((address,))) as admin:
-            wait_until(lambda admin=admin: has_route(admin, topic, 2 * queues), f"{topic} at {address}")  # type: ignore[misc]
-
-
-def has_route(admin: Admin, topic: str, count: int) -> bool:
-    try:
-        return len(admin.route(topic).publish_queues) == count
-    except ClientError:
-        return False
+            await_route(admin, topic, 2 * queues)
 
 
 def at_brokers(lines: list[dict[str, Any]], cluster: Mixed) -> Counter[str]:
@@ -101,7 +94,7 @@ def test_a_java_client_meets_our_broker_by_apaches_name_server(oracle: Oracle, t
         assert listed == [("broker-lab", broker.address, ours.version_name)]
         assert "success" in oracle.java(MQADMIN, "updateTopic", "-n", name_server, "-c", "LabCluster", "-t", "Made")
         with Admin(ClientSettings((name_server,))) as admin:
-            wait_until(lambda: has_route(admin, "Made", 8), "the new topic's route")
+            await_route(admin, "Made", 8)
 
 
 def test_both_name_servers_tell_of_both_brokers(oracle: Oracle, mixed: Mixed, tmp_path: Path) -> None:

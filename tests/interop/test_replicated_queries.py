@@ -32,8 +32,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.long]
 TOPIC, ROWS, ROWS_A_BATCH = "Copied", 8_000, 40
 SIZES: dict[str, Any] = {"commitlog_file_size_bytes": 1 << 20}
 WAITING: dict[str, Any] = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 60_000}
-Slave = tuple[Path, int]
-"""The store, and the process."""
 
 
 def bodies(store: Path) -> list[list[str]]:

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.delay_progress import followed_timer_path
 from storage.tables.topics import TopicTable
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
-from tests.support.places import PROJECT
+from tests.support.places import COMMAND, PROJECT
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -35,7 +34,6 @@ SIZES: dict[str, Any] = {"commitlog_file_size_bytes": FILE_SIZE}
 QUICK: dict[str, Any] = {"haSendHeartbeatInterval": 1_000}
 KEPT = {"maxMessageSize": 4 << 20}
 TOPIC = "Replicated"
-_COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()")
 
 
 def log_bytes(store: Path) -> dict[str, bytes]:
@@ -86,7 +84,7 @@ def command(*words: str | Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A `spark-mq` command that runs; killed with the context, if it was not before."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [*_COMMAND, *map(str, words)], cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            [*COMMAND, *map(str, words)], cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
         try:
             yield process

@@ -16,7 +16,6 @@ import pytest
 from spark_mq.broker import broker as broker_module
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.errors import ClientError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
@@ -25,6 +24,7 @@ from spark_mq.remoting.codes import RequestCode
 from tests.broker_server.test_running_broker import running
 from tests.support.java_broker import Oracle, free_ports, wait_until
 from tests.support.own_servers import our_name_server
+from tests.support.waiting import await_route
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -74,7 +74,7 @@ def seen(name_server: str, address: str) -> Seen:
     settings = ClientSettings((name_server,))
     with Admin(settings) as admin:
         admin.create_topic(NewTopic("Slow", 1, 1), address=address)
-        wait_until(lambda: has_route(admin), "the topic has a route", 30)
+        await_route(admin, "Slow", 1)
     with Producer(settings, "P") as producer:
         queue = producer.send(Message("Slow", BODY)).queue
         for _ in range(COUNT - 1):
@@ -89,13 +89,6 @@ def seen(name_server: str, address: str) -> Seen:
     text = {"groupName": "slow", "consumeEnable": True, "consumeFromMinEnable": True}
     asked(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(text).encode())
     return Seen(first, found, afterwards, pulled(address, "slow", COUNT))
-
-
-def has_route(admin: Admin) -> bool:
-    try:
-        return bool(admin.route("Slow").publish_queues)
-    except ClientError:
-        return False
 
 
 @contextmanager

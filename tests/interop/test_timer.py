@@ -22,6 +22,7 @@ from storage.settings.releases import TOPIC_AND_KEY
 from storage.tables.topics import TopicConfig
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, send_arguments
 from tests.support.releases import CHOSEN
+from tests.support.served import served
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -45,12 +46,7 @@ def timed(name: str, out_ms: int | str, **properties: str) -> InnerMessage:
 
 
 def bodies(store: MessageStore) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for queue_id in range(2):
-        count = store.max_offset(TOPIC, queue_id)
-        for at in range(0, count, 32):
-            found.update(message.body.decode() for message in store.get(TOPIC, queue_id, at, 32).messages)
-    return found
+    return Counter(message.body.decode() for message in served(store, TOPIC))
 
 
 def await_bodies(root: Path, conf: Path, enough: Callable[[Counter[str]], bool], seconds: float = 60) -> Counter[str]:

@@ -14,6 +14,7 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.settings import ClientSettings
 from storage.names import split_address
+from tests.broker_server.test_places import need_ipv6_loopback
 from tests.support.java_broker import Oracle, RunningBroker, free_ports
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -25,14 +26,6 @@ NAMED = {"brokerName": "broker-placed"}
 @pytest.fixture(params=["ours", pytest.param("apaches", marks=pytest.mark.long)])
 def servers(request: pytest.FixtureRequest, oracle: Oracle, tmp_path: Path) -> Oracle:
     return Oracle(tmp_path, is_ours=request.param == "ours")
-
-
-def need_ipv6_loopback() -> None:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError as error:
-        pytest.skip(f"this machine has no IPv6 loopback address: {error}")
 
 
 def sent_and_consumed(servers: Oracle, broker: RunningBroker, directory: Path, count: int, known: int = 0) -> list[Any]:

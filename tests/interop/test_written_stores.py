@@ -94,7 +94,7 @@ def put(store: MessageStore, rows: list[Row]) -> dict[Place, tuple[Row, Line]]:
 
 
 def make_topics(store: MessageStore) -> None:
-    store.writer.ensure_topics(TOPICS)
+    store.writer.topic_entries.ensure(TOPICS)
 
 
 def configuration(tmp_path: Path, **settings: str | int) -> Path:

@@ -1,4 +1,4 @@
-"""The job asks whoever it is told to ask: Python code, or the checkpoint of the Spark query that wrote the half messages."""
+"""The job asks what its options name: Python code, or the checkpoint of the Spark query that wrote the half messages."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from spark_mq.replay import REFUSED, REPLAYED, Outcome, Target
 from storage.format.table_entries import SubscriptionGroupConfig
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 from tests.support.java_broker import wait_until
+from tests.support.waiting import await_route
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,7 @@ def make_letters(pair: Pair, topic: str, group: str) -> None:
         for one in (pair.first, pair.second):
             admin.create_topic(NewTopic(topic, 2, 2), address=one.address)
         admin.create_topic(NewTopic(f"%DLQ%{group}", 1, 1), address=pair.first.address)
-        wait_until(lambda: len(admin.route(topic).publish_queues) == 4, "route")
+        await_route(admin, topic, 4)
     with Producer(pair.first.settings, "Makers") as producer:
         for number in range(LETTERS):
             letter = Message(f"%DLQ%{group}", b"%d" % number, properties={"RETRY_TOPIC": topic})

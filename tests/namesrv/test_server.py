@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -35,6 +34,7 @@ from storage.errors import ConfigurationError, StateFileError
 from storage.settings.java_properties import changed_properties, parse_properties
 from tests.namesrv.asking import registered
 from tests.support.own_servers import OurNameServer, our_name_server
+from tests.support.places import COMMAND
 from tests.support.planned_server import planned_server
 from tests.support.waiting import wait_until
 
@@ -238,7 +238,7 @@ def test_a_name_server_and_a_controller_run_in_one_process(tmp_path: Path) -> No
         f"listenPort={ports[0]}\nenableControllerInNamesrv=true\ncontrollerDLegerPeers=n0-127.0.0.1:{ports[1]}\n"
         f"controllerStorePath={tmp_path}/controller\nkvConfigPath={tmp_path}/kv.json\n"
     )
-    command = [sys.executable, "-c", "from spark_mq.cli import main; main()", "namesrv", "-c", str(conf)]
+    command = [*COMMAND, "namesrv", "-c", str(conf)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -300,7 +300,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_the_command_runs_until_it_is_told_to_end(tmp_path: Path) -> None:
     conf = tmp_path / "namesrv.conf"
     conf.write_text(f"listenPort=0\nkvConfigPath={tmp_path}/kvConfig.json\n")
-    command = [sys.executable, "-c", "from spark_mq.cli import main; main()", "namesrv", "-c", str(conf)]
+    command = [*COMMAND, "namesrv", "-c", str(conf)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "HOME": str(tmp_path)}
     ) as process:

@@ -497,7 +497,7 @@ def test_a_dead_letter_that_is_a_good_row_when_its_batch_is_repeated_counts_all_
 
 def make_topic(root: str, name: str) -> None:
     with open_store(root, read_only=False, create=True) as store:
-        store.writer.make_topic(TopicConfig(name, 1, 1))
+        store.writer.topic_entries.make(TopicConfig(name, 1, 1))
 
 
 def test_a_batch_of_dead_letters_only_counts_as_a_batch(root: str, tmp_path: Path) -> None:

@@ -21,12 +21,9 @@ from spark_mq.sink.exact_commit import SendInDoubtError
 from spark_mq.sink.live_brokers import LiveBrokers
 from spark_mq.sink.live_sink import commit_to_brokers, stage_for_brokers
 from spark_mq.sink.options import LiveSinkOptions
-from spark_mq.source.live_cluster import LiveCluster
-from spark_mq.source.options import SourceOptions
-from spark_mq.source.query_cluster import Piece
-from spark_mq.source.rows import RowRequest
 from storage.batch.ledger import Batch
 from tests.broker_server.own_cluster import BROKER_NAME, OwnCluster, own_cluster
+from tests.support.rows_that_wait import bodies_of
 
 pytestmark = pytest.mark.slow
 
@@ -59,19 +56,7 @@ class Write:
         commit_to_brokers(self.options, self.messages, 0)
 
     def bodies(self) -> list[int]:
-        return sorted(bodies_of(self.cluster, self.topic))
-
-
-def bodies_of(cluster: OwnCluster, topic: str, **given: str) -> list[int]:
-    """What a query on the cluster reads."""
-    live = LiveCluster(SourceOptions.parse({"nameServer": cluster.name_server, "subscribe": topic, **given}, "batch"))
-    try:
-        request = RowRequest(("body",))
-        splits = [live.split(Piece(queue, (live.bounds(queue),)), request) for queue in live.queues()]
-        batches = [batch for split in splits for batch in split.read()]
-        return [int(body) for batch in batches for body in batch.column("body").to_pylist()]
-    finally:
-        live.close()
+        return sorted(map(int, bodies_of(self.cluster.name_server, self.topic)))
 
 
 @contextmanager

@@ -249,7 +249,7 @@ def test_the_end_stays_where_it_was_when_the_newest_link_has_expired(
 def test_a_filter_by_time_keeps_what_a_broker_whose_clock_is_behind_has_stored(
     monkeypatch: pytest.MonkeyPatch, before_ms: int, end: int | None
 ) -> None:
-    """Whoever reads the offsets before `end` meets every message that is older; Spark drops the others."""
+    """A reader of the offsets before `end` gets every older message; Spark drops the others."""
     monkeypatch.setattr(Cluster, "offset_by_time", Linked._offset_by_time)
     cluster = Linked({"a": (0, 3), "b": (0, 3)}, {"a": [1_000, 2_000, 5_000], "b": [3_000, 4_000, 6_000]})
     assert cluster.end_by_time(LOGICAL, before_ms) == end

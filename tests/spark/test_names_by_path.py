@@ -1,4 +1,4 @@
-"""Rows by a store's path are those of the broker that has it open, whoever made the store. No broker.conf lies beside."""
+"""Rows by a store's path are those of the broker that has it open, whichever process made the store. No broker.conf lies beside."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_of_two_names_the_reader_chooses(tmp_path: Path) -> None:
         second = replace(
             topics.topics[f"{BROKER_MEMBER_TOPIC_PREFIX}first"], topic=f"{BROKER_MEMBER_TOPIC_PREFIX}second"
         )
-        store.writer.replace_topics(topics.with_topic(second, now_ms=1))  # as Java's, which was renamed
+        store.writer.topic_entries.replace(topics.with_topic(second, now_ms=1))  # as Java's, which was renamed
     with pytest.raises(OptionError, match="first, second"):
         rows(path=str(root))
     assert {dict(row)["broker_name"] for row in rows(path=str(root), brokerName="second")} == {"'second'"}

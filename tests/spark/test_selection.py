@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,14 +26,6 @@ from .in_process import bodies, open_stream, read_batch
 pytestmark = pytest.mark.slow
 
 PristineStore = Callable[[str], Fixture]
-
-
-def topics_read(store: Fixture, **options: str) -> dict[str, int]:
-    return dict(Counter(row["topic"] for row in read_batch(store.root, columns="topic", **options)))
-
-
-def topics_of(store: Fixture, *topics: str) -> dict[str, int]:
-    return dict(Counter(row["topic"] for row in golden_rows(store, *topics)))
 
 
 # Topics and queues

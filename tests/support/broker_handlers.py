@@ -146,8 +146,28 @@ class Answered:
         return self.msg_id is not None
 
 
-class Sender:
+class _Handler:
+    """What both handlers show."""
+
+    handler: SendMessageHandler | SendBackHandler
+
+    @property
+    def statistics(self) -> PutStatistics:
+        return self.handler.statistics
+
+    @property
+    def state(self) -> BrokerState:
+        return self.handler.state
+
+    @state.setter
+    def state(self, state: BrokerState) -> None:
+        self.handler.state = state
+
+
+class Sender(_Handler):
     """A `SendMessageHandler`."""
+
+    handler: SendMessageHandler
 
     def __init__(self, store: MessageStore | PutService, **options: Any) -> None:
         self.handler = SendMessageHandler(service_of(store), **options)
@@ -161,41 +181,19 @@ class Sender:
     def close(self) -> None:
         self.handler.close()
 
-    @property
-    def statistics(self) -> PutStatistics:
-        return self.handler.statistics
-
-    @property
-    def state(self) -> BrokerState:
-        return self.handler.state
-
-    @state.setter
-    def state(self, state: BrokerState) -> None:
-        self.handler.state = state
-
 
 def back_request(commitlog_offset: int, group: str, delay_level: int = 0, **fields: Any) -> SendBackRequest:
     """What a consumer says of a message that it failed on."""
     return SendBackRequest(commitlog_offset=commitlog_offset, group=group, delay_level=delay_level, **fields)
 
 
-class Returner:
+class Returner(_Handler):
     """A `SendBackHandler`."""
+
+    handler: SendBackHandler
 
     def __init__(self, store: MessageStore | PutService, **options: Any) -> None:
         self.handler = SendBackHandler(service_of(store), **options)
-
-    @property
-    def statistics(self) -> PutStatistics:
-        return self.handler.statistics
-
-    @property
-    def state(self) -> BrokerState:
-        return self.handler.state
-
-    @state.setter
-    def state(self, state: BrokerState) -> None:
-        self.handler.state = state
 
     def send_back(
         self, header: SendBackRequest, *, client_version: int = CURRENT_VERSION, is_heard: bool = True

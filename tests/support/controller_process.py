@@ -6,7 +6,6 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -34,9 +33,9 @@ from spark_mq.remoting import (
 from spark_mq.remoting.controllers import BrokerReplicasInfo, ControllerMetadataAnswer, ReplicasInfo
 from spark_mq.remoting.headers_and_bodies import write_texts
 from tests.support.java_broker import Oracle, free_ports, wait_until
-from tests.support.places import PROJECT
+from tests.support.places import COMMAND, PROJECT
 
-_COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()", "controller", "--verbose")
+_CONTROLLER = (*COMMAND, "controller", "--verbose")
 _APACHES = "org.apache.rocketmq.controller.ControllerStartup"
 _LIMIT_SECONDS = 60
 _CATCH_UP_SECONDS = 1
@@ -161,7 +160,7 @@ def _group(name: str, info: ReplicasInfo) -> Group:
 def _ours(conf: Path, log: Path) -> Iterator[subprocess.Popen[str]]:
     with log.open("a") as errors:
         process = subprocess.Popen(
-            [*_COMMAND, "-c", str(conf)], cwd=PROJECT, stdout=subprocess.PIPE, stderr=errors, text=True
+            [*_CONTROLLER, "-c", str(conf)], cwd=PROJECT, stdout=subprocess.PIPE, stderr=errors, text=True
         )
     try:
         yield process

@@ -34,7 +34,8 @@ from storage.names import address_text, same_address
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from tests.support import own_servers
 from tests.support.places import PROJECT
-from tests.support.waiting import wait_until
+from tests.support.waiting import await_route
+from tests.support.waiting import wait_until as wait_until
 
 from .fixture_stores import golden_lines
 
@@ -90,13 +91,7 @@ class RunningBroker:
         """A topic of so many queues, which has a route when this returns."""
         with Admin(ClientSettings((self.name_server,), credentials=credentials)) as admin:
             admin.create_topic(NewTopic(topic, queues, queues), address=self.address)
-
-            def has_route() -> bool:
-                with suppress(ClientError):
-                    return len(admin.route(topic).publish_queues) == queues
-                return False
-
-            wait_until(has_route, f"{topic} has a route")
+            await_route(admin, topic, queues)
 
     def kill(self) -> None:
         """End it as a crash does (SIGKILL): the abort file stays, nothing is flushed."""

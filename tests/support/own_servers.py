@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,13 +24,12 @@ from spark_mq.controller.state import Group
 from spark_mq.namesrv.server import RunningNameServer
 from spark_mq.namesrv.settings import Configuration as NameServerSettings
 from spark_mq.testing.servers import on_own_loop
-from tests.support.places import PROJECT
+from tests.support.places import COMMAND, PROJECT
 
 VARIABLE = "SPARK_MQ_TEST_SERVERS"
-_COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()")
 _BOOT_SECONDS = 60
 _started: list[subprocess.Popen[bytes]] = []
-"""Kept, as whoever ends them knows their process ids alone."""
+"""Kept, because the code that ends them knows their process ids alone."""
 
 
 def are_ours() -> bool:
@@ -68,7 +66,7 @@ def _start(directory: Path, words: Sequence[str], through: Sequence[str] = ()) -
     output = directory / "out.log"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [*through, *_COMMAND, *words], cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+            [*through, *COMMAND, *words], cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
         )
     _started.append(process)
     (directory / "pid").write_text(str(process.pid), "ascii")

@@ -1,6 +1,6 @@
 """A log's records as `struct` alone tells them: another pair of eyes than the engine's. Java: MessageExtEncoder, MessageDecoder.
 
-Shares no code with `storage`: whoever looks through these eyes makes no mistake of the engine's a second time.
+Shares no code with `storage`, so it repeats no mistake of the engine.
 """
 
 from __future__ import annotations

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+
+from spark_mq.client.admin import Admin
+from spark_mq.client.errors import ClientError
 
 
 def wait_until(
@@ -14,3 +18,14 @@ def wait_until(
     while not met():
         assert time.monotonic() < deadline, f"{timeout_seconds:.0f} s have passed, and not yet: {what}"
         time.sleep(pause_seconds)
+
+
+def await_route(admin: Admin, topic: str, queues: int) -> None:
+    """Wait until name servers know a route with so many queues to send to."""
+
+    def has_route() -> bool:
+        with suppress(ClientError):
+            return len(admin.route(topic).publish_queues) == queues
+        return False
+
+    wait_until(has_route, f"{topic} has a route of {queues} queues")

@@ -279,7 +279,7 @@ class _Life:
 
 
 def batch_rows(number: int) -> BatchRows:
-    """The rows of the sink's batch of that number, whoever asks."""
+    """The rows of the sink's batch of that number, the same at each call."""
     counts = Random(number).choice(((3,), (5, 2), (20, 17)))
     return BatchRows(Batch(SINK, "query", number), counts, TOPICS)
 

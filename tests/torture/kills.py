@@ -27,8 +27,6 @@ from tests.support.writer_life import Kill, LifePlan, Writers, batch_rows, body_
 from tests.torture.kind import Kind, Outcome
 
 FAILPOINTS = (*STAGING, *COMMIT, *UPKEEP)
-RANDOM_KILLS = 20
-"""Of a round, besides one at each failpoint."""
 LOST_BY_THE_POOL = "acknowledged by the transient store pool, lost with its process, not promised"
 START_MS = 1_795_000_000_000
 _LIFE_MS = 100_000

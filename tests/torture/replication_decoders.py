@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from spark_mq.broker_server.state_copies import all_pages
+from spark_mq.broker_server.masters import all_pages
 from spark_mq.remoting import Header, RemotingCommand, make_request, make_response
 from storage.errors import CorruptRecordError, StateFileError
 from storage.format.record import NeedMoreBytes

@@ -43,7 +43,7 @@ class Order:
 
     heading: str
     within: str
-    """Callables, as in `Step.calls`: only what they call is meant. "" = whoever calls."""
+    """Callables, as in `Step.calls`: only what they call is meant. "" = any caller."""
     steps: tuple[Step, ...]
     stories: tuple[str, ...] = ()
     """Of tests/crash/stories: one of them notices each fault for which `orders/verdicts.py` names no other judge."""

@@ -69,7 +69,7 @@ NOT_FOREIGN = {
     "broker_server/controlled.py IdentityFiles._read": "a line of a broker; tests/broker_server/test_identity.py has spoilt ones",
     "broker_server/name_servers.py MemberGroup.ask": "read_answer_body is fuzzed",
     "broker_server/name_servers.py Registration._on_place": "read_answer_header is fuzzed",
-    "broker_server/state_copies.py Master.state": _MASTERS,
+    "broker_server/masters.py Master.state": _MASTERS,
     "broker_server/state_copies.py StateCopies._store": _MASTERS,
     "broker_server/static_topics.py MappingCleaning._ends_of_first_links": "read_body is fuzzed, and what it raises is caught",
     "broker_server/static_topics.py MappingCleaning._mapping_at": "the table is fuzzed as a file, and what it raises is caught",

@@ -86,7 +86,7 @@ def committing_again(directory: Path) -> list[str]:
 
 
 def finishing(directory: Path) -> list[str]:
-    """A commit was killed amid its rows; whoever opens the store next goes on."""
+    """A commit was killed in the middle of its rows; the next opening continues it."""
     life = Life(directory, config=ROOMY)
     store = life.open()
     commit(life, store, 0)

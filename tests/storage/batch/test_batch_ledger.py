@@ -1,4 +1,4 @@
-"""The ledger tells which batches the log holds, whoever else writes to its topic and however much of it has expired."""
+"""The ledger says which batches the log holds, also if others write to its topic and most of it has expired."""
 
 from __future__ import annotations
 

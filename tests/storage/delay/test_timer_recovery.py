@@ -1,7 +1,7 @@
 """Going on from what a timer has left: a broker's stopped or killed one, ours, and files that are damaged or lost.
 
 The broker's stores are the fixtures `timer` and `timer-killed`. Every message that was acknowledged and not cancelled is in its topic
-once in the end, whoever delivered it.
+once in the end, whichever timer delivered it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.message_builder import HOST_V6, StoreBuilder
 
 FILES = LocalFileSystem()
-LOOPBACK = bytes([127, 0, 0, 1])
 
 
 def settings_of(root: Path, text: str = "", **options: Any) -> PutSettings:

@@ -108,7 +108,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Steps:
 
 
 LIMITS = {
-    # Whoever reads lists each queue's files once and reads its end once; a look at nothing new asks for nothing.
+    # A reader lists each queue's files once and reads its end once; a look at nothing new reads nothing.
     "open for reading": {"listings": QUEUES + TOPICS + FEW, "reads": QUEUES + FEW},
     "positions of all queues": {"reads": QUEUES + FEW},
     "positions again": {},

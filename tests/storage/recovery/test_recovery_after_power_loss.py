@@ -12,6 +12,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
 from storage.format.java_hash import string_hash
 from storage.rules.inner_messages import InnerMessage
+from tests.support.served import served
 
 COUNT, LEFT = 45, 25
 """Messages put, over three files of the queue; and how many of them the log still has."""
@@ -53,10 +54,7 @@ def queue_file(root: Path, number: int) -> Path:
 
 
 def bodies(store: MessageStore) -> list[bytes]:
-    found: list[bytes] = []
-    while messages := store.get("T", 0, len(found)).messages:
-        found += [message.body for message in messages]
-    return found
+    return [message.body for message in served(store, "T", 0)]
 
 
 def test_a_queue_that_lost_its_first_file_is_built_again(whole: Path) -> None:

@@ -1,4 +1,4 @@
-"""An empty store: made where nothing is, and a store at once for whoever reads or writes it."""
+"""An empty store: made where nothing is, and at once a store for readers and writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A put that waits for its disk and for its copies has a time for each, whoever waits."""
+"""A put that waits for its disk and for its copies has a time for each."""
 
 from __future__ import annotations
 

@@ -618,7 +618,7 @@ def test_tables_of_many_threads_have_keys_of_their_own_and_share_the_turns(make:
 
 
 def gate_of_first_call(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> Gate:
-    """A closed gate before the method, for whoever calls it next."""
+    """A closed gate before the method, for the next caller."""
     gate, method, first = Gate(), getattr(owner, name), [True]
     gate.close()
 

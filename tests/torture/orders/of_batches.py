@@ -45,7 +45,7 @@ ORDERS = (
             Step("segments compared with their sums", "storage.batch.commit:check_segments"),
             Step("queues checked", "storage.batch.commit:check_queues"),
             Step("slices of another attempt compared with the rows", "storage.batch.commit:check_started"),
-            Step("topics made", f"{_WRITER}.ensure_topics"),
+            Step("topics made", "storage.put.settings:TopicEntries.ensure"),
             Step("room reserved", f"{_WRITER}.reserve"),
             Step("log synced", f"{_WRITER}.sync_log", within=f"{_COMMIT}:settle"),
             Step("the predecessor's intent dropped", f"{_COMMIT}:drop_intent", within=f"{_COMMIT}:settle"),

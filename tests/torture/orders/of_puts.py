@@ -64,7 +64,7 @@ ORDERS = (
         _PUT,
         (
             Step("room in the log reserved (a full disk is an error here)", f"{_WRITER}.reserve"),
-            Step("topic entry, if the topic is new", f"{_WRITER}.ensure_topics"),
+            Step("topic entry, if the topic is new", "storage.put.settings:TopicEntries.ensure"),
             Step(
                 '`indexMsgTimestamp` raised to the coming store time ("The index time")', f"{_WRITER}._claim_index_time"
             ),
