@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from jobs.verify_store import verify_store
 from storage.delay.schedule import deliver_due
 from storage.epoch_times import current_time_ms
 from storage.errors import MessageIllegalError, StoreNotWritableError
+from storage.format.consume_queue import ENTRY
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.dledger import ENTRY_HEAD_SIZE
 from storage.put_status import PutStatus
+from storage.recovery.verify import Finding, Kind
 from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 from storage.store import MessageStore
@@ -192,3 +197,51 @@ def test_queues_of_this_packages_broker_keep_what_its_checkpoint_does_not_count_
     log.leads, log.committed_end = False, 0
     with served(log, starts_duties=False) as again:
         assert bodies(again.store) == [b"m"]
+
+
+def test_entries_that_queues_lack_below_the_checkpoint_are_named_by_verify_and_made_again_with_the_queues(
+    tmp_path: Path,
+) -> None:
+    """An opening trusts them, as Apache's does: an earlier version's checkpoint counted them, and then Apache's broker went on."""
+    log, root = FakeGroupLog(tmp_path / "n0"), tmp_path / "n0"
+    sent = [b"m%d" % number + b"." * 200 for number in range(40)]
+    service = PutService(member_store(log))
+    for body in sent:
+        service.put_inner([message(body)])
+    service.close()
+    log.files.save_checkpoint(log.end_index)
+    log.files.close()
+    assert not findings(root)
+    path = root / "consumequeue" / "T" / "0" / f"{0:020d}"
+    entries, lacks = path.read_bytes(), slice(10 * ENTRY.itemsize, 14 * ENTRY.itemsize)
+    left = entries[: lacks.start] + entries[lacks.stop :]
+    path.write_bytes(left.ljust(len(entries), b"\0"))
+    log = FakeGroupLog(root, leads=False)
+    log.committed_end = log.end
+    with served(log, starts_duties=False) as again:
+        assert not set(sent[10:14]) & set(all_bodies(again.store))
+        again.close()
+    assert {each.kind for each in findings(root)} & {Kind.MISSING_ENTRY, Kind.WRONG_ENTRY}
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(root / name)
+    log = FakeGroupLog(root, leads=False)
+    log.committed_end = log.end
+    with served(log, starts_duties=False) as again:
+        assert bodies(again.store) == sent
+        again.close()
+    assert not findings(root)
+
+
+def findings(root: Path) -> Sequence[Finding]:
+    return verify_store(str(root), conf=str(root.parent / "member.conf")).findings
+
+
+def all_bodies(store: MessageStore) -> list[bytes]:
+    """What it serves of the queue, whatever it lacks."""
+    offset, found = 0, list[bytes]()
+    while offset < store.max_offset("T", 0):
+        answer = store.get("T", 0, offset)
+        found += [each.body for each in answer.messages]
+        assert answer.next_begin_offset > offset
+        offset = answer.next_begin_offset
+    return found

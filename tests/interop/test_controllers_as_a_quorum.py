@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import random
-import time
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 import pytest
@@ -18,23 +15,9 @@ from tests.interop.test_our_controller import judge
 from tests.support.controlled_brokers import TOPIC, brokers_under, sending_on
 from tests.support.controller_process import ControllerQuorum, controller_quorum
 from tests.support.java_broker import Oracle
-from tests.support.kill_hunts import Verdict
+from tests.support.kill_hunts import APACHES, KINDS, OURS, KillsInTurn, Verdict
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
-
-OURS, APACHES = True, False
-KINDS = {
-    "ours": (OURS, OURS, OURS),
-    "two-of-ours": (OURS, OURS, APACHES),
-    "one-of-ours": (OURS, APACHES, APACHES),
-    "apaches": (APACHES, APACHES, APACHES),
-}
-SMALL = ("-Xmx160m",)
-
-
-def small(oracle: Oracle) -> Oracle:
-    """Java processes with little memory."""
-    return Oracle(oracle.directory, oracle.home, oracle.version, SMALL)
 
 
 def known(controllers: ControllerQuorum) -> Group:
@@ -55,7 +38,7 @@ def enter(controllers: ControllerQuorum, broker_id: int, left: ExitStack) -> Bro
 def test_each_kind_leads_and_takes_over_what_the_other_one_has_decided(
     oracle: Oracle, tmp_path: Path, kind: str
 ) -> None:
-    with controller_quorum(tmp_path, small(oracle), KINDS[kind]) as controllers, ExitStack() as left:
+    with controller_quorum(tmp_path, oracle, KINDS[kind]) as controllers, ExitStack() as left:
         for turn, leads in enumerate((OURS, APACHES, OURS), 1):
             leader = controllers.await_leader_of(leads)
             before = controllers.group(ASKED_NAME)
@@ -106,25 +89,17 @@ def hunt(oracle: Oracle, home: Path, kind: str, kills: int) -> Hunted:
     """Leaders and followers are killed in turn; after each third kill the master of two brokers of ours, too, for which a controller
     that has just taken over elects another one.
     """
-    with controller_quorum(home, small(oracle), KINDS[kind]) as controllers, ExitStack() as left:
+    with controller_quorum(home, oracle, KINDS[kind]) as controllers, ExitStack() as left:
         brokers = left.enter_context(brokers_under(controllers, Oracle(home, is_ours=True), home))
         for broker_id in (1, 2):
             brokers.start(broker_id)
-        rng, killed, waits = random.Random(kind), list[str](), list[float]()
-        with sending_on(small(oracle), home / "sent.jsonl", brokers.name_server.address) as sender:
+        turns = KillsInTurn(controllers, kind)
+        with sending_on(oracle, home / "sent.jsonl", brokers.name_server.address) as sender:
             sender.await_more(50)
             brokers.await_copied(TOPIC)
             for at in range(kills):
                 group = brokers.await_set({1, 2})
-                leader = controllers.await_leader()
-                name = rng.choice([each for each in controllers.members if (each == leader) == (at % 2 == 0)])
-                whose = "ours" if controllers.members[name].oracle is None else "Apache's"
-                killed.append(f"{'leader' if name == leader else 'follower'}, {whose}")
-                began = time.monotonic()
-                controllers.kill(name)
-                if name == leader:
-                    controllers.await_leader()
-                    waits.append(time.monotonic() - began)
+                name = turns.kill(controllers.await_leader())
                 if at % 3 == 2:
                     assert group.master_id is not None
                     brokers.kill(group.master_id)
@@ -135,11 +110,9 @@ def hunt(oracle: Oracle, home: Path, kind: str, kills: int) -> Hunted:
                 controllers.await_joined(name)
             brokers.await_set({1, 2})
             sender.stop()
-            verdict = judge(oracle, brokers, sender, home / "found.jsonl", killed)
-    print(
-        f"{kind}, {oracle.version}: {verdict} | without a leader: median {median(waits):.1f} s, most {max(waits):.1f} s"
-    )
-    return Hunted(verdict, waits)
+            verdict = judge(oracle, brokers, sender, home / "found.jsonl", turns.killed)
+    print(f"{kind}, {oracle.version}: {verdict} | {turns}")
+    return Hunted(verdict, turns.without_leader_s)
 
 
 @pytest.mark.parametrize("kind", ["ours", *(pytest.param(each, marks=pytest.mark.long) for each in list(KINDS)[1:])])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,9 +100,14 @@ class ControlledBrokers:
 
     def await_copied(self, topic: str) -> None:
         """Until every broker has written down the topic."""
-        for broker in self.brokers.values():
-            path = broker.store / "config" / "topics.json"
-            wait_until(lambda path=path: _mentions(path, topic), f"{path} has {topic}", _LIMIT_SECONDS)  # type: ignore[misc]
+        await_copied(self.brokers.values(), topic)
+
+
+def await_copied(brokers: Iterable[RunningBroker], topic: str) -> None:
+    """Until each of these brokers has written down the topic."""
+    for broker in brokers:
+        path = broker.store / "config" / "topics.json"
+        wait_until(lambda path=path: _mentions(path, topic), f"{path} has {topic}", _LIMIT_SECONDS)  # type: ignore[misc]
 
 
 def _mentions(path: Path, topic: str) -> bool:

@@ -221,6 +221,10 @@ class ControllerQuorum:
         self.running.discard(name)
         self.members[name].kill()
 
+    def is_ours(self, name: str) -> bool:
+        """Whether it is none of Apache's."""
+        return self.members[name].oracle is None
+
     def leader(self) -> str | None:
         """The one that decides."""
         return next((name for name in sorted(self.running) if self.members[name].leads()), None)

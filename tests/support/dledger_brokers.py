@@ -16,9 +16,10 @@ from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_un
 from tests.support.own_servers import our_name_server
 
 NAME = "broker-lab"
+LOG_FILE_BYTES = 1 << 20
 _LIMIT_SECONDS = 90
 _SETTINGS: Mapping[str, str | int] = {
-    "commitlog_file_size_bytes": 1 << 20,
+    "commitlog_file_size_bytes": LOG_FILE_BYTES,
     "enableDLegerCommitLog": "true",
     "dLegerGroup": NAME,
     "brokerName": NAME,
@@ -68,6 +69,10 @@ class DLedgerBrokers:
     def stop(self, member: str) -> None:
         """SIGTERM."""
         self.running.pop(member).close()
+
+    def is_ours(self, member: str) -> bool:
+        """Whether the broker that it has now is none of Apache's."""
+        return self.oracles[member].is_ours
 
     def was_stopped_in_order(self, member: str) -> bool:
         """Whether its broker has closed its store itself: Apache's recovers another one, and loses entries of its queues then."""
