@@ -103,6 +103,7 @@ def test_the_wheel_holds_every_module_and_the_example_store_and_nothing_else(bui
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     modules = {str(path.relative_to(PROJECT)) for package in PACKAGES for path in (PROJECT / package).rglob("*.py")}
     others = {f"{package}/py.typed" for package in PACKAGES} | {
+        "spark_mq/cli/options.json",
         "spark_mq/example_store.tgz",
         "spark_mq/log4j2.properties",
     }

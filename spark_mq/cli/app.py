@@ -94,9 +94,9 @@ class _Jobs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0].replace("-", "_")  # as commands are spelled
-        if name in self.commands or args[0].startswith("-"):
-            super().resolve_command(ctx, [name])
-            return name, load_job(name), args[1:]
+        if name in self.commands or args[0].startswith("-") or ctx.resilient_parsing:
+            _, command, _ = super().resolve_command(ctx, [name])
+            return name, None if command is None else _loaded(f"job {name}", ctx), args[1:]
         from storage.names import nearest
 
         meant = nearest(name, list(self.commands))
@@ -141,6 +141,16 @@ def load_command(name: str) -> Any:
     return typer.main.get_command(of_one)
 
 
+def _loaded(name: str, ctx: Any) -> Any:
+    """A command, or `job NAME`, with its parameters; while a shell completes it, without its module."""
+    group, _, job = name.partition(" ")
+    if ctx.resilient_parsing and name != "job" and job != JOB_LIST:
+        from spark_mq.cli.completion import completed_command
+
+        return completed_command(name)
+    return load_job(job) if job else load_command(group)
+
+
 class _Commands(TyperGroup):
     """Lists commands without loading them, and turns errors that a user can act on into lines."""
 
@@ -153,7 +163,7 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, left = super().resolve_command(ctx, args)
-        return name, None if command is None or name is None else load_command(name), left
+        return name, None if command is None or name is None else _loaded(name, ctx), left
 
     def invoke(self, ctx: Any) -> Any:
         arguments = [*ctx._protected_args, *ctx.args]
