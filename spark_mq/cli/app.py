@@ -54,7 +54,9 @@ COMMANDS = {
         READ_AND_WRITE, "topic_changes.create_topic", "Make a topic in a store or in a running cluster."
     ),
     "alter-topic": Listed(READ_AND_WRITE, "topic_changes.alter_topic", "Change a topic's queues or permission."),
-    "delete-topic": Listed(READ_AND_WRITE, "topic_changes.delete_topic", "Delete a topic of a running cluster."),
+    "delete-topic": Listed(
+        READ_AND_WRITE, "topic_changes.delete_topic", "Delete a topic of a store or of a running cluster."
+    ),
     "reset-offset": Listed(
         READ_AND_WRITE, "cluster.reset_offset", "Move a consumer group to another place of a topic."
     ),
