@@ -461,9 +461,9 @@ def take_back(
     takes_timer: bool = False,
     patience_s: float = 0.0,
 ) -> bool:
-    """Take over the offsets that consumers sent to slaves while the master was gone; the greater one wins. Returns whether there are slaves.
+    """Take over the offsets that consumers sent to slaves while the master was gone; the greater one wins.
 
-    With `takes_timer` also how far a slave's timer has delivered to other brokers: this one then starts anew, without these messages.
+    Returns whether there are slaves. With `takes_timer` also how far a slave's timer has delivered to other brokers: this one then starts anew, without these messages.
     A slave that does not answer, and name servers that do not, are asked again each second for `patience_s`; a slave that is away
     leaves the group meanwhile. A warning names what was not taken over then: this broker delivers it again.
     Java: BrokerPreOnlineService.syncMetadataReverse, which takes all or nothing, by versions, and the timer's time alone: it loses

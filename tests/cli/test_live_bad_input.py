@@ -196,7 +196,9 @@ def test_a_command_of_clusters_says_what_it_needs(command: str) -> None:
     assert "give the address of a name server" in of_line(CALLS[command], 2)
 
 
-@pytest.mark.parametrize("command", sorted(CALLS.keys() - OF_CLUSTERS - {"alter-topic", "create-topic", "delete-topic"}))
+@pytest.mark.parametrize(
+    "command", sorted(CALLS.keys() - OF_CLUSTERS - {"alter-topic", "create-topic", "delete-topic"})
+)
 def test_stores_or_a_cluster_are_named_never_both(command: str, tmp_path: Path) -> None:
     assert "give PATH, or the address of a name server" in of_line(CALLS[command], 2)
     both = [CALLS[command][0], str(tmp_path), *CALLS[command][1:], "--name-server", "h:1"]

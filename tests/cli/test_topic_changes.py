@@ -143,7 +143,7 @@ def test_a_topic_of_a_store_is_deleted_with_its_queues_and_the_offsets_in_it(roo
     assert not (root / "consumequeue" / "orders").exists()
     assert offsets_of(root) == {"kept@G": {"0": 1}}
     with open_store(root, read_only=False) as store:
-        assert store.recovery is None
+        assert store.lowered == ()
         assert store.topics() == ["kept"]
         assert store.put("orders", b"new", queue_id=0).queue_offset == 0, "it begins anew"
     assert "there is no topic gone" in run("delete-topic", root, "gone", "--yes", exit_code=1)

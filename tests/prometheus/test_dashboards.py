@@ -1,4 +1,4 @@
-"""The dashboards of conf/grafana ask only for what is served, by the labels that it has; those of others get what Apache's page gives."""
+"""The dashboards of conf/grafana ask only for what is served, by its labels; those of others get what Apache's page gives."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ OF_ROCKETMQ_DASHBOARD = {
     "rocketmq_dlq_resend_count": "cluster",
     "rocketmq_dlq_resend_latency": "cluster",
 }
-"""The series that the twelve dashboards for Grafana of apache/rocketmq-dashboard (2026) ask for, and their labels; those of the JVM apart."""
+"""The series that the twelve dashboards of apache/rocketmq-dashboard (2026) ask for, with labels; those of the JVM apart."""
 
 
 def test_the_dashboards_of_rocketmq_dashboard_get_what_apaches_page_gives_them() -> None:
