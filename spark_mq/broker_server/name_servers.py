@@ -463,9 +463,10 @@ def take_back(
 ) -> bool:
     """Take over the offsets that consumers sent to slaves while the master was gone; the greater one wins.
 
-    Returns whether there are slaves. With `takes_timer` also how far a slave's timer has delivered to other brokers: this one then starts anew, without these messages.
-    A slave that does not answer, and name servers that do not, are asked again each second for `patience_s`; a slave that is away
-    leaves the group meanwhile. A warning names what was not taken over then: this broker delivers it again.
+    Returns whether there were slaves. With `takes_timer` also how far a slave's timer has delivered to other brokers: this one then
+    starts anew, without these messages. A slave that does not answer, and name servers that do not, are asked again each second for
+    `patience_s`; a slave that is away leaves the group meanwhile. A warning names what was not taken over then: this broker delivers it
+    again.
     Java: BrokerPreOnlineService.syncMetadataReverse, which takes all or nothing, by versions, and the timer's time alone: it loses
     messages that were due and that the slave did not have. Departure: Java waits without end.
     """
@@ -475,7 +476,7 @@ def take_back(
         slaves = [] if found is None else [each for each in found.slaves_of(group.own) if each not in done]
         done.update(each for each in slaves if _is_taken(service, _StandIn(client, each), copied, takes_timer))
         if found is not None and done.issuperset(slaves):
-            return bool(slaves)
+            return bool(done)
         if time.monotonic() >= until:
             break
         time.sleep(_TAKE_BACK_PAUSE_S)
@@ -486,7 +487,7 @@ def take_back(
             _LOG.warning("what slave %s has delivered or noted meanwhile is not taken over", address)
         elif address not in done:
             _LOG.warning("how far the timer of slave %s has delivered is not taken over", address)
-    return bool(slaves)
+    return bool(done or slaves)
 
 
 def _is_taken(service: PutService, slave: _StandIn, copied: Callable[[str], None], takes_timer: bool) -> bool:

@@ -30,7 +30,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import is_system_topic
 from storage.tables.offline_changes import write_group_offsets
-from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicConfig, TopicTable
+from storage.tables.topics import MAPPINGS, MAPPINGS_FILE, TOPICS_FILE, TopicConfig, TopicTable
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 from tests.support.commands import json_of, run
 from tests.support.java_broker import wait_until
@@ -181,7 +181,7 @@ def test_a_static_topic_is_not_deleted_at_one_of_its_brokers(root: Path) -> None
         "scope": "__global__",
         "hostedQueues": {},
     }
-    table = {"topicQueueMappingDetailMap": {"orders": mapping}}
+    table = {MAPPINGS: {"orders": mapping}}
     (root / "config" / MAPPINGS_FILE).write_text(json.dumps(table), "utf-8")
     assert "topic orders is static" in run("delete-topic", root, "orders", "--yes", exit_code=1)
     assert "orders" in topics_of(root)
@@ -266,7 +266,7 @@ def test_who_is_asked_learns_whose_unread_messages_are_not_known(
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
     with pytest.raises(CommandError, match="nothing was changed"):
-        topic_changes._delete_at_brokers(Connection("127.0.0.1:1"), "T", "one", is_sure=False)
+        topic_changes._delete_at_brokers(Connection(name_server="127.0.0.1:1"), "T", "one", is_sure=False)
     told = " ".join(capsys.readouterr().out.split())  # lines are as wide as the terminal
     assert "broker b does not answer; how many messages are unread there is not known" in told
 
