@@ -25,6 +25,7 @@ from spark_mq.client.producer import Producer
 from spark_mq.command_options import Connection
 from spark_mq.lag.figures import LagReport
 from spark_mq.remoting.routes import BrokerData, ClusterInfo
+from spark_mq.terminal import BUSY
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.table_entries import SubscriptionGroupConfig
@@ -189,7 +190,8 @@ def test_a_static_topic_is_not_deleted_at_one_of_its_brokers(root: Path) -> None
 
 def test_a_topic_of_a_store_that_a_broker_has_open_is_not_deleted(root: Path) -> None:
     with open_store(root, read_only=False, holder="broker"):
-        run("delete-topic", root, "orders", "--yes", "--lock-timeout", "1ms", exit_code=1)
+        told = run("delete-topic", root, "orders", "--yes", "--lock-timeout", "1ms", exit_code=BUSY)
+        assert "is locked by another writer" in told
     assert "orders" in topics_of(root)
 
 
