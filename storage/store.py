@@ -9,7 +9,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -69,7 +69,7 @@ from storage.settings.load import (
     warn_of_unread,
 )
 from storage.tables.broker_names import broker_names
-from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets, GroupEntries, SubscriptionGroupConfig
 from storage.tables.in_rocksdb import read_state
 from storage.tables.masters import copied_topics_end, forget_copied_topics
 from storage.tables.moved import MovedRange, MovedRanges, load_moved, moved_warning
@@ -833,6 +833,22 @@ class MessageStore:
     def make_topic(self, topic: TopicConfig) -> TopicConfig:
         """Give a topic its entry if it has none; returns the present entry. Thread-safe. Java: createTopicInSendMessageMethod."""
         return self.writer.topic_entries.make(topic)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the topic's entry, its queues, and the offsets of all groups in it; the records stay in the log until they expire.
+
+        The offsets go last. After a crash before that, the next opening for writing lowers them to what the queues have.
+        Java: AdminBrokerProcessor.deleteTopic. Raises NameIllegalError, OSError.
+        """
+        self.writer.delete_topic(topic)
+        self.forget_offsets({topic})
+
+    def forget_offsets(self, topics: Set[str]) -> None:
+        """Drop the offsets in deleted topics: a topic of the same name begins anew, and offsets never decrease. Thread-safe."""
+        with self.tables_lock:
+            known = self.state(OFFSETS_FILE, ConsumerOffsets.load) if topics else None
+            if known is not None and (kept := known.without_topics(topics, now_ms=self.writer.clock())) is not known:
+                self.save_state(OFFSETS_FILE, kept.to_text())
 
     @property
     def groups(self) -> Mapping[str, SubscriptionGroupConfig]:

@@ -40,7 +40,6 @@ LOOKS = {
         "spark_mq/broker_server/server.py RunningBroker._run_again",
         "spark_mq/hand_over/messages.py _note",
         "spark_mq/hand_over/messages.py commit_staged",
-        "storage/service/put_service.py PutService._forget_offsets",
         "storage/service/put_service.py PutService.delete_group",
         "storage/service/put_service.py PutService.forbid",
     ),

@@ -97,23 +97,24 @@ class Duties:
             turns["transaction check"] = (check_interval_ms, partial(self._escape, escapes.send_halves))
             if service.config.timer.timer_wheel_enable:
                 turns["timer"] = (TIMER_MS, partial(self._escape, escapes.deliver_timed))
-        self._due = tuple(turn for _, turn in due.values())
+        self._due = {name: turn for name, (_, turn) in due.items()}
         self._threads = [
             threading.Thread(target=partial(self._work, name, interval_ms / 1_000, turn), name=name, daemon=True)
             for name, (interval_ms, turn) in (turns | due).items()
         ]
 
-    def start(self) -> None:
-        """Begins."""
+    def start(self, *, delivers: bool = True) -> None:
+        """Begins. Without `delivers` what puts messages does not: it begins with another call."""
         for thread in self._threads:
-            thread.start()
+            if thread.ident is None and (delivers or thread.name not in self._due):
+                thread.start()
 
     def catch_up(self) -> None:
         """One turn of delay levels, timer and transaction check, now, by the caller: for a clock that was moved. A slave has none.
 
         Raises what a turn raises.
         """
-        for turn in self._due:
+        for turn in self._due.values():
             turn()
 
     def close(self) -> None:

@@ -4,7 +4,7 @@
 
 Needs enableSlaveActingMaster and enableRemoteEscape. Progress is saved after the other broker's answer, and moves over no message that
 is not there. So no message is lost. One comes twice if an answer is lost, or if the slave is killed before it saves, as in Java.
-A master that comes back takes the slave's progress over before it registers (`take_back`).
+A master that comes back takes the slave's progress over before it registers, and again before it delivers (`take_back`).
 
 Java: EscapeBridge, and its callers in ScheduleMessageService, TimerMessageStore and TransactionalMessageServiceImpl. Departures: Java
 sends with WAIT=false, here the other broker waits for its disk, as its settings say. A message that no other broker takes waits, and

@@ -331,6 +331,8 @@ GROUP_PERIOD_S = 1.0
 _GROUP_TIMEOUT_MS = 1_000
 TAKE_BACK_S = 30.0
 """So long a returned master asks for how far its slaves have delivered, before it delivers."""
+HAND_BACK_S = 3.0
+"""So long a slave may still deliver after a name server shows its master: until it looks, has the answer, and a send ends."""
 _TAKE_BACK_PAUSE_S = 1.0
 
 
@@ -459,12 +461,13 @@ def take_back(
     *,
     takes_timer: bool = False,
     patience_s: float = 0.0,
-) -> None:
+) -> bool:
     """Take over the offsets that consumers sent to slaves while the master was gone; the greater one wins.
 
-    With `takes_timer` also how far a slave's timer has delivered to other brokers: this one then starts anew, without these messages.
-    Requests to slaves and name servers that do not answer are repeated each second for `patience_s`; a slave that is away
-    leaves the group meanwhile. A warning names what was not taken over then: this broker delivers it again.
+    Returns whether there were slaves. With `takes_timer` also how far a slave's timer has delivered to other brokers: this one then
+    starts anew, without these messages. Requests to slaves and name servers that do not answer are repeated each second for
+    `patience_s`; a slave that is away leaves the group meanwhile. A warning names what was not taken over then: this broker delivers it
+    again.
     Java: BrokerPreOnlineService.syncMetadataReverse, which takes all or nothing, by versions, and the timer's time alone: it loses
     messages that were due and that the slave did not have. Departure: Java waits without end.
     """
@@ -474,7 +477,7 @@ def take_back(
         slaves = [] if found is None else [each for each in found.slaves_of(group.own) if each not in done]
         done.update(each for each in slaves if _is_taken(service, _StandIn(client, each), copied, takes_timer))
         if found is not None and done.issuperset(slaves):
-            return
+            return bool(done)
         if time.monotonic() >= until:
             break
         time.sleep(_TAKE_BACK_PAUSE_S)
@@ -485,6 +488,7 @@ def take_back(
             _LOG.warning("what slave %s has delivered or noted meanwhile is not taken over", address)
         elif address not in done:
             _LOG.warning("how far the timer of slave %s has delivered is not taken over", address)
+    return bool(done or slaves)
 
 
 def _is_taken(service: PutService, slave: _StandIn, copied: Callable[[str], None], takes_timer: bool) -> bool:

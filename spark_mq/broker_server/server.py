@@ -47,6 +47,7 @@ from spark_mq.broker_server.following import Following
 from spark_mq.broker_server.masters import ElectedMaster, KnownMaster, MasterByName
 from spark_mq.broker_server.metrics_page import answers_of, new_metrics, serve_metrics
 from spark_mq.broker_server.name_servers import (
+    HAND_BACK_S,
     TAKE_BACK_S,
     Group,
     Member,
@@ -274,8 +275,9 @@ class RunningBroker:
                 self.broker.parts.clients.slave_hosts.__contains__,
             )
             self._keep_in_sync(listener)  # before anything is taken: who is in sync must be waited for
+        may_deliver_elsewhere = False
         if self.group is not None and self.following is None:
-            await asyncio.to_thread(self._take_back)
+            may_deliver_elsewhere = await asyncio.to_thread(self._take_back)
         server = self._configuration.server
         self.address = await self._remoting.listen(server.bind_address, server.listen_port, self._processors())
         port = server.listen_port - VIP_PORTS_BELOW
@@ -283,7 +285,7 @@ class RunningBroker:
         if self._metrics is not None:
             page = partial(serve_metrics, self.broker, self._metrics, self._configuration, self._clock)
             self._page = await asyncio.to_thread(page)
-        self._duties.start()
+        self._duties.start(delivers=not may_deliver_elsewhere)
         if self._batches is not None:
             await asyncio.to_thread(self._batches.start)
         if self._mode is not None and self.following is not None:
@@ -293,14 +295,18 @@ class RunningBroker:
             self.following.start()
         if self.group is not None:
             self.group.start()
+        if may_deliver_elsewhere:  # until they know that this master is back: then it goes on where they have ended
+            await asyncio.sleep(HAND_BACK_S)
+            await asyncio.to_thread(self._take_back)
+            self._duties.start()
         self._print_watermark()
 
-    def _take_back(self) -> None:
-        """Take over the offsets that slaves kept while this master was gone, before it registers."""
+    def _take_back(self) -> bool:
+        """Take over the offsets that slaves kept while this master was gone. Returns whether a slave may deliver what is due."""
         assert self.group is not None
         assert self._configuration.client is not None
         escapes = self._configuration.store.replication.enable_remote_escape
-        take_back(
+        has_slaves = take_back(
             self._service,
             self._configuration.client,
             self.group,
@@ -308,6 +314,7 @@ class RunningBroker:
             takes_timer=escapes,
             patience_s=TAKE_BACK_S if escapes else 0.0,
         )
+        return has_slaves and escapes
 
     def _may_escape(self, name: str) -> bool:
         """Whether what is due here may go to other masters: the master is gone, and what it had delivered is known by that file of it.

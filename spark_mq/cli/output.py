@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -21,9 +21,11 @@ from spark_mq.client.errors import ClientError, ClientSettingError, TlsError
 from spark_mq.conditions import SparkMqError
 from spark_mq.session import SESSION_ERRORS
 from spark_mq.terminal import USAGE, exit_code_of
-from storage.dispatch.recovery_plan import LoweredOffset
 from storage.errors import StorageError
 from storage.files.os_errors import from_os_error
+
+if TYPE_CHECKING:
+    from storage.dispatch.recovery_plan import LoweredOffset  # a server or a client needs no store
 
 _WIDTH_OF_A_FILE = 200
 _LEAST_COLUMN = 14

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol, TypeVar
 
 import typer
 
+from spark_mq.cli.app import NEW_OBJECTS
 from spark_mq.cli.output import CommandError
 from spark_mq.remoting_server.server import FILES_LEAST, ListenError
 from spark_mq.remoting_server.settings import java_names, read_settings, texts_of_file
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 _HOME = "ROCKETMQ_HOME"
 _LOOK_SECONDS = 1.0
 _LOG = logging.getLogger(__name__)
-_NEW_OBJECTS = 50_000
 _COLLECTIONS = (20, 50)
 """Of young objects before older ones are looked at, and of these before all."""
 
@@ -165,7 +165,7 @@ def _collect_seldom() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_NEW_OBJECTS, *_COLLECTIONS)
+    gc.set_threshold(NEW_OBJECTS, *_COLLECTIONS)
 
 
 @contextmanager
@@ -205,16 +205,15 @@ def broker(
     where there is none. It listens on 127.0.0.1:10911 unless the file says otherwise (bindAddress, listenPort; brokerIP1 is the address
     that clients get). SIGTERM and Ctrl-C end it.
     """
-    from spark_mq.broker_server.controlled import ControlledBroker  # each server loads its own packages
-    from spark_mq.broker_server.grouped import GroupedBroker
-    from spark_mq.broker_server.settings import IMPORTANT
-    from spark_mq.broker_server.supervised import SupervisedBroker
+    from spark_mq.broker_server.settings import IMPORTANT  # each kind of server loads its own modules
 
     configuration = _broker_configuration(config_file, {} if name_servers is None else {"namesrvAddr": name_servers})
     if Shown(prints_all, prints_important).print(configuration.printed(), IMPORTANT, configuration.store.warnings):
         return
     addresses = ";".join(configuration.process.addresses)
     if configuration.is_member:
+        from spark_mq.broker_server.grouped import GroupedBroker
+
         serve(
             partial(GroupedBroker.start, configuration),
             lambda running: _grouped_words(running, configuration.group.group, addresses),
@@ -223,6 +222,8 @@ def broker(
         )
         return
     if configuration.controllers is not None:
+        from spark_mq.broker_server.controlled import ControlledBroker
+
         serve(
             partial(ControlledBroker.start, configuration),
             lambda running: _controlled_words(running, addresses, configuration.process.controllers),
@@ -230,6 +231,8 @@ def broker(
             watermarks=prints_watermarks,
         )
         return
+    from spark_mq.broker_server.supervised import SupervisedBroker
+
     start = partial(SupervisedBroker.start, configuration)
     serve(start, lambda running: _broker_words(running, addresses), verbose=verbose, watermarks=prints_watermarks)
 
@@ -284,7 +287,6 @@ def namesrv(
     (bindAddress, listenPort), and keeps the operators' texts in ~/namesrv/kvConfig.json (kvConfigPath). With enableControllerInNamesrv
     a controller runs in the same process. SIGTERM and Ctrl-C end it.
     """
-    from spark_mq.controller.settings import IMPORTANT as CONTROLLERS
     from spark_mq.namesrv.settings import IMPORTANT
 
     name_server, controller = configuration_from(
@@ -295,6 +297,8 @@ def namesrv(
     )
     texts, warnings, important = name_server.texts(), name_server.warnings, frozenset(IMPORTANT)
     if controller is not None:
+        from spark_mq.controller.settings import IMPORTANT as CONTROLLERS  # most name servers have none
+
         texts = dict(sorted((controller.texts() | texts).items()))
         warnings, important = (*warnings, *controller.warnings), important | {*CONTROLLERS}
     if Shown(prints_all, prints_important).print(texts, important, warnings):
@@ -311,12 +315,13 @@ def _name_server_settings(
     texts: dict[str, str], file: str | None = None
 ) -> tuple[NameServerConfiguration, ControllerConfiguration | None]:
     """Of the name server, and of a controller in its process; the port in a file is the name server's. Java: NamesrvStartup."""
-    from spark_mq.controller.settings import Configuration as OfController
-    from spark_mq.controller.settings import split_settings
     from spark_mq.namesrv.settings import Configuration, NameServerSettings
 
     if not read_settings(NameServerSettings, texts, file).has_controller:
         return Configuration.of(texts, file), None
+    from spark_mq.controller.settings import Configuration as OfController
+    from spark_mq.controller.settings import split_settings
+
     rest, own = split_settings(texts, java_names(NameServerSettings))
     if not own.get("controllerDLegerPeers"):
         raise ConfigurationError(
@@ -337,16 +342,17 @@ class _NameServerProcess:
     async def start(
         cls, name_server: NameServerConfiguration, controller: ControllerConfiguration | None
     ) -> _NameServerProcess:
-        from spark_mq.controller.server import RunningController
         from spark_mq.namesrv.server import RunningNameServer
 
-        running = await RunningNameServer.start(name_server)
-        try:
-            made = cls(running, None if controller is None else await RunningController.start(controller))
-        except BaseException:
-            await running.close()
-            raise
-        if made.controller is not None:
+        made = cls(await RunningNameServer.start(name_server), None)
+        if controller is not None:
+            from spark_mq.controller.server import RunningController
+
+            try:
+                made.controller = await RunningController.start(controller)
+            except BaseException:
+                await made.name_server.close()
+                raise
             made._watching = asyncio.create_task(made._watch(made.controller))
         return made
 

@@ -6,10 +6,11 @@ Java: mqadmin updateTopic, deleteTopic.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -17,6 +18,7 @@ from spark_mq.cli.lag import missing_texts
 from spark_mq.cli.output import CommandError, UsageError, print_json, say
 from spark_mq.cli.places import (
     AsJson,
+    Place,
     refuse_other_shape,
     refuse_unknown_topic,
     shape_in_words,
@@ -24,8 +26,11 @@ from spark_mq.cli.places import (
 )
 from spark_mq.cli.stores import one_store, open_place, store_to_write
 from spark_mq.command_options import LOCK_TIMEOUT_MS, NO_CLUSTER, Conf, Connection, LockTimeout
+from spark_mq.lag.figures import LagLooks
 from storage import open_store
 from storage.epoch_times import current_time_ms
+from storage.errors import StoreRefusedError
+from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
 from storage.names import validate_user_topic
 from storage.rules.row_rules import DEFAULT_QUEUE_COUNT
@@ -33,10 +38,16 @@ from storage.settings.load import load_config
 from storage.tables.broker_names import broker_names
 from storage.tables.offline_changes import alter_topic as change_entry
 from storage.tables.offline_changes import create_topic as enter_topic
-from storage.tables.topics import PERM_READ, PERM_WRITE, QUEUE_COUNT_LIMIT, TopicConfig, TopicTable
-
-if TYPE_CHECKING:
-    from spark_mq.cli.live_place import LivePlace
+from storage.tables.surroundings import refuse_foreign_log
+from storage.tables.topics import (
+    MAPPINGS_FILE,
+    PERM_READ,
+    PERM_WRITE,
+    QUEUE_COUNT_LIMIT,
+    TopicConfig,
+    TopicQueueMappingTable,
+    TopicTable,
+)
 
 _GREATEST_PERM = 7  # PermName.isValid
 
@@ -226,53 +237,94 @@ def _print_altered(where: str, found: Mapping[str, tuple[TopicConfig, TopicConfi
 
 
 def delete_topic(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="The topic.")],
+    words: Words,
     cluster: ClusterName = None,
     is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask whether to delete it.")] = False,
+    lock_timeout_ms: LockTimeout = LOCK_TIMEOUT_MS,
+    conf: Conf = None,
     as_json: AsJson = False,
     connection: Connection = NO_CLUSTER,
 ) -> None:
-    """Delete a topic of a running cluster.
+    """Delete a topic of a store or of a running cluster.
 
-    The brokers forget the topic, its queues, and the offsets of all groups in it; the name servers forget its route. Messages stay in
-    the brokers' logs until they expire, and no consumer gets them. The command shows how many messages are unread before it asks. A
-    broker that is not registered now keeps the topic, and brings it back. RocketMQ's own topics are refused.
+    The topic, its queues, and the offsets of all groups in it are forgotten: by a store whose broker is stopped, or by the brokers of
+    a running cluster, whose name servers forget its route. Messages stay in the log until they expire, and no consumer gets them. The
+    command shows how many messages are unread before it asks. A broker that is not registered now keeps the topic, and brings it back.
+    RocketMQ's own topics are refused, and in a store static topics.
     """
+    topic = _topic_of(words, connection)
+    if connection.is_given:
+        place, done = _delete_at_brokers(connection, topic, cluster, is_sure=is_sure)
+    else:
+        place, done = _delete_in_store(words[0], topic, conf, lock_timeout_ms, is_sure=is_sure)
+    if as_json:
+        print_json({"topic": topic, **place, "messages": done})
+    else:
+        say(f"topic {topic} is deleted, with {done:,} messages in its queues")
+
+
+def _delete_at_brokers(
+    connection: Connection, topic: str, cluster: str | None, *, is_sure: bool
+) -> tuple[dict[str, object], int]:
+    """The brokers that had the topic, and how many messages were in its queues."""
     from spark_mq.cli.live_place import LivePlace  # the other commands need no client for a store
     from spark_mq.client.admin import brokers_of
     from spark_mq.client.event_loop import run
+    from spark_mq.lag.of_cluster import ClusterLag
 
     place = LivePlace(connection.settings())
     try:
-        refuse_unknown_topic(place, topic)
-        if place.is_system_topic(topic):
-            raise CommandError(f"topic {topic} is RocketMQ's own, and is not deleted")
         chosen = brokers_of(run(place.admin.cluster_info()), cluster)
-        entries = [
-            entry for entry in place.topic_entries() if entry["topic"] == topic and entry["broker_name"] in chosen
-        ]
+        entries = [entry for entry in _entries(place, topic) if entry["broker_name"] in chosen]
         if not entries:
             raise CommandError(f"no broker{'' if cluster is None else f' of cluster {cluster}'} has topic {topic}")
-        messages = sum(queue["count"] for entry in entries for queue in entry["queues"])
         if not is_sure:
-            _ask(place, topic, cluster, messages)
+            looks = partial(ClusterLag, place.settings, cluster=cluster, ages_a_look=0, with_rates=False)
+            _ask(looks, topic, _messages_in(entries))
         run(place.admin.delete_topic(place.at_brokers(topic), cluster=cluster))
     finally:
         place.close()
-    if as_json:
-        print_json({"topic": topic, "brokers": [entry["broker_name"] for entry in entries], "messages": messages})
-    else:
-        say(f"topic {topic} is deleted, with {messages:,} messages in its queues")
+    return {"brokers": [entry["broker_name"] for entry in entries]}, _messages_in(entries)
 
 
-def _ask(place: LivePlace, topic: str, cluster: str | None, messages: int) -> None:
+def _delete_in_store(
+    path: str, topic: str, conf: str | None, timeout_ms: int, *, is_sure: bool
+) -> tuple[dict[str, object], int]:
+    """The store, and how many messages were in the topic's queues."""
+    root = one_store(path, to_write=True)
+    files = LocalFileSystem()
+    config = load_config(root, conf, read_bytes=files.read_file)
+    refuse_foreign_log(root, config, files)
+    with open_place(root, conf, NO_CLUSTER) as place:
+        entries = _entries(place, topic)
+        mappings = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, files.read_file)
+        if mappings is not None and topic in mappings.mappings:
+            raise StoreRefusedError(root, f"topic {topic} is static: mqadmin deleteTopic deletes it at all its brokers")
+        if not is_sure:
+            _ask(place.lag_looks, topic, _messages_in(entries))
+    with open_store(root, config=config, read_only=False, lock_timeout_ms=timeout_ms) as store:
+        store.delete_topic(topic)
+    return {"store": root}, _messages_in(entries)
+
+
+def _entries(place: Place, topic: str) -> list[dict[str, Any]]:
+    """The topic at each broker. Raises CommandError for a topic that is not there, or is RocketMQ's own."""
+    refuse_unknown_topic(place, topic)
+    if place.is_system_topic(topic):
+        raise CommandError(f"topic {topic} is RocketMQ's own, and is not deleted")
+    return [entry for entry in place.topic_entries() if entry["topic"] == topic]
+
+
+def _messages_in(entries: list[dict[str, Any]]) -> int:
+    return sum(queue["count"] for entry in entries for queue in entry["queues"])
+
+
+def _ask(looks: Callable[[], LagLooks], topic: str, messages: int) -> None:
     """Raises UsageError where nobody can answer, CommandError where the answer is no."""
     if not sys.stdin.isatty():
         raise UsageError(f"deleting topic {topic} cannot be undone: say --yes")
-    from spark_mq.lag.of_cluster import ClusterLag
-
-    with ClusterLag(place.settings, cluster=cluster, ages_a_look=0, with_rates=False) as looks:
-        report = looks.look(keep=lambda _, queue: queue.topic == topic)
+    with closing(looks()) as opened:
+        report = opened.look(keep=lambda _, queue: queue.topic == topic)
     for text in missing_texts(report.errors):
         say(f"{text}; how many messages are unread there is not known")
     for each in report.groups:

@@ -6,6 +6,7 @@ when its standard input ends. So it ends with its parent, also where that is kil
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -30,6 +31,7 @@ def main() -> None:
         print(json.dumps(found), file=answers, flush=True)
 
     sys.meta_path.insert(0, _NoPandas())
+    gc.disable()  # what is loaded stays: looking for garbage among it would be a seventh of the start
     from spark_mq.remoting_server.server import ListenError
     from spark_mq.testing.servers import BrokerInThread
 
@@ -39,6 +41,8 @@ def main() -> None:
     except ListenError as error:
         answer({"not listening": [error.host, error.port, error.reason]})
         return
+    gc.freeze()
+    gc.enable()
     answer({})
     for line in sys.stdin:
         broker.catch_up(json.loads(line)["offset_ms"])

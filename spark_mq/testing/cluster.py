@@ -169,6 +169,8 @@ class Cluster:
         self._admin: AsyncAdmin | None = None
         self._producer: Producer | None = None
         self._open = ExitStack()
+        self._loading: dict[ClusterBroker, BrokerInProcess] = {}
+        """Processes that are no broker yet."""
         names = [f"broker-{number}" for number in range(brokers)]
         self.brokers = tuple(ClusterBroker(self, name, number) for number in range(1 + slaves) for name in names)
         """Masters first, then slaves."""
@@ -194,6 +196,9 @@ class Cluster:
         else:
             self._directory = self._given_directory.absolute()
             self._directory.mkdir(parents=True, exist_ok=True)
+        self._open.callback(self._end_loading)
+        for broker in self.brokers if self._processes else ():
+            self._loading[broker] = self._process_of(broker)
         configuration = NameServerSettings.of(
             {
                 "listenPort": "0",
@@ -270,6 +275,13 @@ class Cluster:
                 if not is_first or not tries_left:
                     raise
 
+    def _process_of(self, broker: ClusterBroker) -> BrokerInProcess:
+        return BrokerInProcess(self.directory / f"{broker.name}-{broker.broker_id}.log")
+
+    def _end_loading(self) -> None:
+        while self._loading:
+            self._loading.popitem()[1].kill()
+
     def _started(self, broker: ClusterBroker) -> Broker:
         own = {
             "brokerName": broker.name,
@@ -283,8 +295,8 @@ class Cluster:
         for warning in configuration_of(settings).store.warnings:
             warnings.warn(f"settings: {warning.partition(': ')[2]}", stacklevel=6)  # it names a line of no file
         if self._processes:
-            output = self.directory / f"{broker.name}-{broker.broker_id}.log"
-            return BrokerInProcess(settings, self._clock.offset_ms, output)
+            process = self._loading.pop(broker, None) or self._process_of(broker)
+            return process.begin(settings, self._clock.offset_ms)
         return BrokerInThread(settings, self._clock.offset_ms)
 
     def _has_slaves(self, master: ClusterBroker) -> bool:

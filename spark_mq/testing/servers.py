@@ -18,7 +18,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, Protocol, Self, TypeVar
 
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration, read_configuration
@@ -145,9 +145,9 @@ class BrokerInThread:
 
 
 class BrokerInProcess:
-    """It runs when this is made. Raises ListenError, ClusterError with what the process has written."""
+    """A process that loads what a broker needs, and is one from `begin` on: several load side by side, and begin in their order."""
 
-    def __init__(self, settings: Mapping[str, str], offset_ms: int, output: Path) -> None:
+    def __init__(self, output: Path) -> None:
         self._output = output
         with output.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -159,6 +159,9 @@ class BrokerInProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])},
                 start_new_session=True,  # Ctrl-C is for the test, which ends this one
             )
+
+    def begin(self, settings: Mapping[str, str], offset_ms: int) -> Self:
+        """It runs when this returns. Raises ListenError, ClusterError with what the process has written; then it is gone."""
         try:
             found = self._asked({"settings": dict(settings), "offset_ms": offset_ms})
         except BaseException:
@@ -167,6 +170,7 @@ class BrokerInProcess:
         if "not listening" in found:
             self.kill()
             raise ListenError(*found["not listening"])
+        return self
 
     @property
     def is_running(self) -> bool:

@@ -30,6 +30,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from functools import cache
+from operator import attrgetter
+from reprlib import recursive_repr
 from typing import Annotated, Any, NamedTuple, dataclass_transform, get_args, get_origin, get_type_hints
 
 from storage.format.fastjson import double_text, parse_sent, quoted
@@ -72,8 +74,36 @@ class WireType(type):
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *, kw_only: bool = True) -> Any:
         """The class as a dataclass."""
-        made = super().__new__(cls, name, bases, namespace)
-        return dataclass(frozen=True, kw_only=kw_only)(made)
+        made = super().__new__(cls, name, bases, namespace if bases else {**_SHARED, **namespace})
+        return dataclass(frozen=True, kw_only=kw_only, repr=False, eq=False)(made)
+
+
+# What `dataclass` would make for each of hundreds of classes, at the start of every process that speaks the protocol.
+
+
+@cache
+def _values_of(made: type) -> Callable[[Any], Any]:
+    """Gives the values of an object's fields."""
+    names = [found.name for found in fields(made)]
+    return attrgetter(*names) if names else lambda value: ()
+
+
+def _is_equal(self: Any, other: object) -> Any:
+    values = _values_of(type(self))
+    return values(self) == values(other) if type(other) is type(self) else NotImplemented
+
+
+def _hash_of(self: Any) -> int:
+    return hash(tuple(getattr(self, found.name) for found in fields(self) if found.hash is not False))
+
+
+@recursive_repr()
+def _shown(self: Any) -> str:
+    shown = ", ".join(f"{found.name}={getattr(self, found.name)!r}" for found in fields(self) if found.repr)
+    return f"{type(self).__qualname__}({shown})"
+
+
+_SHARED: Mapping[str, Any] = {"__eq__": _is_equal, "__hash__": _hash_of, "__repr__": _shown}
 
 
 class LikeNames:

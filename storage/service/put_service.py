@@ -20,7 +20,7 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -60,7 +60,7 @@ from storage.service.replica_acks import CopiesWanted, ReplicaAcks
 from storage.service.served_store import LookUps
 from storage.settings.load import StoreConfig
 from storage.store import MessageStore
-from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE, ConsumerOffsets, SubscriptionGroupTable
+from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE
 from storage.tables.masters import place_of_copy
 from storage.tables.put_statistics import PutTimes, Sum
@@ -322,7 +322,7 @@ class PutService:
         """Replace a table, on disk and in memory, by the master's config/NAME. Raises StateFileError, OSError."""
         if name == TOPICS_FILE:
             table = TopicTable.load(text, name)
-            self._forget_offsets(self.settings.topics.topics.keys() - table.topics.keys())
+            self._store.forget_offsets(self.settings.topics.topics.keys() - table.topics.keys())
             self._writer.topic_entries.replace(table)
         elif name == MAPPINGS_FILE:
             self._writer.topic_entries.replace_mappings(TopicQueueMappingTable.load(text, name))
@@ -332,13 +332,6 @@ class PutService:
             self._writer.file_system.replace(place_of_copy(self._store.root, name), text.encode())
         else:
             self._store.save_state(name, text)
-
-    def _forget_offsets(self, topics: Set[str]) -> None:
-        """Drop offsets in topics that the master has deleted: a topic of the same name begins anew, and offsets never decrease."""
-        with self._store.tables_lock:
-            known = self.state(OFFSETS_FILE, ConsumerOffsets.load) if topics else None
-            if known is not None and (kept := known.without_topics(topics, now_ms=self._writer.clock())) is not known:
-                self._store.save_state(OFFSETS_FILE, kept.to_text())
 
     @property
     def forbidden(self) -> Mapping[str, Mapping[str, int]]:

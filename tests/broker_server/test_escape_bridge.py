@@ -128,6 +128,41 @@ def test_what_is_due_goes_to_another_master_and_is_delivered_once(tmp_path: Path
             assert (bodies(other, "Levels"), bodies(other, "Timed")) == (expected, expected)
 
 
+@pytest.mark.long
+def test_a_master_that_returns_amid_deliveries_delivers_none_of_them_again(tmp_path: Path) -> None:
+    """In Java both deliver until the slave looks for its group's lowest id, each second."""
+    ports = free_ports(), free_ports(), free_ports()
+    with our_name_server(tmp_path, supportActingMaster="true") as names, ExitStack() as later:
+        settings = ClientSettings((names.address,), poll_name_server_interval_ms=300)
+        other = later.enter_context(running(tmp_path / "c", ports[2], names.address, f"brokerName=c\n{ESCAPES}"))
+        with running(tmp_path / "b", ports[0], names.address, ESCAPES) as master:
+            with Admin(settings) as admin:
+                for broker in (master, other):
+                    admin.create_topic(NewTopic("Levels", 4, 4), address="{}:{}".format(*broker.address))
+            slave = later.enter_context(running(tmp_path / "s", ports[1], names.address, SLAVE))
+            following = slave.following
+            assert following is not None
+            wait_until(lambda: all(map(following.knows_progress, PROGRESS_FILES)), "it knows its master's progress", 20)
+            with Producer(settings, "P") as producer:
+                for number in range(300):  # due one after the other, 6 s later
+                    message = Message("Levels", str(number).encode(), delay_level=1)
+                    producer.send(message, MessageQueue("Levels", "b", 1))
+                    time.sleep(0.02)
+            wait_until(lambda: follows_whole(slave, master), "the slave has all", 20)
+            before = messages(master, "Levels")
+        wait_until(lambda: len(messages(other, "Levels")) > 20, "the slave delivers", 30)
+        with running(tmp_path / "b", ports[0], names.address, ESCAPES) as master:
+
+            def found() -> list[bytes]:
+                return sorted(bodies(master, "Levels") + bodies(other, "Levels"))
+
+            expected = {str(number).encode() for number in range(300)}
+            wait_until(lambda: expected <= set(found()), "all are delivered", 60)
+            time.sleep(2)
+            assert len(before) < 300
+            assert found() == sorted(expected)
+
+
 def test_a_slave_that_its_master_serves_puts_nothing_elsewhere(tmp_path: Path) -> None:
     ports = free_ports(), free_ports()
     with (

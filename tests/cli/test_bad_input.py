@@ -28,6 +28,7 @@ CALLS = {
     "confirm-sink": ["confirm-sink", "PATH", "sink-a"],
     "close": ["close", "PATH"],
     "create-topic": ["create-topic", "PATH", "T"],
+    "delete-topic": ["delete-topic", "PATH", "T", "--yes"],
     "dump": ["dump", "PATH"],
     "exporter": ["exporter", "PATH", "--once"],
     "job": ["job", "verify_store", "PATH"],
@@ -47,11 +48,13 @@ CALLS = {
     "verify": ["verify", "PATH"],
 }
 MAKES_A_STORE = {"produce", "create-topic", "follow"}
-WRITES = MAKES_A_STORE | {"alter-topic", "bind-log", "close", "confirm-sink", "convert", "promote", "recover", "repair"}
+WRITES = MAKES_A_STORE | {
+    *("alter-topic", "bind-log", "close", "confirm-sink", "convert", "delete-topic", "promote", "recover", "repair")
+}
 
 
 def test_every_command_is_tried_here() -> None:
-    of_clusters = {"brokers", "consume", "delete-topic", "groups", "reset-offset"}  # test_live_bad_input
+    of_clusters = {"brokers", "consume", "groups", "reset-offset"}  # test_live_bad_input
     without_a_path = {"broker", "controller", "demo", "doctor", "namesrv"}
     assert set(COMMANDS) - without_a_path - of_clusters == set(CALLS)
 

@@ -20,7 +20,7 @@ from tests.support.ways_in import GROUP, READING, WRITING
 READ_ONLY_COMMANDS = {"demo", "doctor", "job", "quarantine"}
 REPLICA_COMMANDS = {"console", "convert", "promote", "replicate"}
 """One opens what has followed a master alone, one makes a new store; the others read until they are stopped."""
-CLUSTER_COMMANDS = {"broker", "brokers", "consume", "controller", "delete-topic", "groups", "namesrv", "reset-offset"}
+CLUSTER_COMMANDS = {"broker", "brokers", "consume", "controller", "groups", "namesrv", "reset-offset"}
 """They take no path."""
 """They open no store that a configuration is given for; `demo` makes one of its own."""
 SPARK_JOBS = {"archive", "restore"}

@@ -30,6 +30,7 @@ CALLS = [
     ["quarantine"],
     ["alter-topic", "TopicA", "--perm", "6"],
     ["create-topic", "New"],
+    ["delete-topic", "TopicA", "--yes"],
     *(["job", name] for name in ("verify_store", "delete_expired_files", "deliver_delayed", "rebuild_queues")),
     ["job", "redrive_transactions"],
     ["topics", "--topic", "None"],

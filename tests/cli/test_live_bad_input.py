@@ -30,7 +30,6 @@ SECRET = "correct-horse"
 OF_CLUSTERS = {
     "brokers": ["brokers"],
     "consume": ["consume", "--topic", "T", "--group", "g"],
-    "delete-topic": ["delete-topic", "T", "--yes"],
     "groups": ["groups"],
     "reset-offset": ["reset-offset", "--topic", "T", "--group", "g", "--to", "earliest"],
 }
@@ -39,6 +38,7 @@ CALLS = OF_CLUSTERS | {
     "alter-topic": ["alter-topic", "T", "--perm", "4"],
     "console": ["console"],
     "create-topic": ["create-topic", "T"],
+    "delete-topic": ["delete-topic", "T", "--yes"],
     "dump": ["dump", "--topic", "T"],
     "exporter": ["exporter", "--once"],
     "lag": ["lag"],
@@ -196,7 +196,9 @@ def test_a_command_of_clusters_says_what_it_needs(command: str) -> None:
     assert "give the address of a name server" in of_line(CALLS[command], 2)
 
 
-@pytest.mark.parametrize("command", sorted(CALLS.keys() - OF_CLUSTERS - {"alter-topic", "create-topic"}))
+@pytest.mark.parametrize(
+    "command", sorted(CALLS.keys() - OF_CLUSTERS - {"alter-topic", "create-topic", "delete-topic"})
+)
 def test_stores_or_a_cluster_are_named_never_both(command: str, tmp_path: Path) -> None:
     assert "give PATH, or the address of a name server" in of_line(CALLS[command], 2)
     both = [CALLS[command][0], str(tmp_path), *CALLS[command][1:], "--name-server", "h:1"]

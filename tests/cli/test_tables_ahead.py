@@ -110,6 +110,7 @@ _DOES_NOT_OPEN = {
     *(
         "command create-topic",
         "command alter-topic",
+        "command delete-topic",  # there is no such topic
         "command sink-status --remove-orphans",
         "commitOffsets",
         "command bind-log",

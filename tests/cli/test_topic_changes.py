@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -21,12 +22,16 @@ from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError, TopicRouteNotFoundError
 from spark_mq.client.message import Message, MessageQueue
 from spark_mq.client.producer import Producer
+from spark_mq.command_options import Connection
 from spark_mq.lag.figures import LagReport
 from spark_mq.remoting.routes import BrokerData, ClusterInfo
+from spark_mq.terminal import BUSY
 from storage import open_store
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import is_system_topic
-from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
+from storage.tables.offline_changes import write_group_offsets
+from storage.tables.topics import MAPPINGS, MAPPINGS_FILE, TOPICS_FILE, TopicConfig, TopicTable
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 from tests.support.commands import json_of, run
 from tests.support.java_broker import wait_until
@@ -114,6 +119,82 @@ def test_the_queues_of_an_ordered_topic_are_not_changed_here(root: Path) -> None
     assert topics_of(root)["orders"].order
 
 
+def offsets_of(root: Path) -> dict[str, dict[str, int]]:
+    table: dict[str, dict[str, int]] = json.loads((root / "config" / "consumerOffset.json").read_text("utf-8"))[
+        "offsetTable"
+    ]
+    return table
+
+
+def note_offsets(root: Path, **offsets: int) -> None:
+    """Group G has consumed so much of queue 0 of these topics."""
+    places = {(topic, 0): offset for topic, offset in offsets.items()}
+    write_group_offsets(str(root), "G", places, now_ms=1, file_system=LocalFileSystem())
+
+
+def test_a_topic_of_a_store_is_deleted_with_its_queues_and_the_offsets_in_it(root: Path) -> None:
+    with open_store(root, read_only=False) as store:
+        store.put("kept", b"y", queue_id=0, queue_count=1)
+    note_offsets(root, orders=1, kept=1)
+    assert "say --yes" in run("delete-topic", root, "orders", exit_code=2)
+    assert "orders" in topics_of(root)
+    done = json_of("delete-topic", root, "orders", "--yes")
+    assert done == {"topic": "orders", "store": str(root), "messages": 1}
+    assert "orders" not in topics_of(root)
+    assert not (root / "consumequeue" / "orders").exists()
+    assert offsets_of(root) == {"kept@G": {"0": 1}}
+    with open_store(root, read_only=False) as store:
+        assert store.lowered == ()
+        assert store.topics() == ["kept"]
+        assert store.put("orders", b"new", queue_id=0).queue_offset == 0, "it begins anew"
+    assert "there is no topic gone" in run("delete-topic", root, "gone", "--yes", exit_code=1)
+
+
+def test_who_is_asked_about_a_store_learns_what_is_unread(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note_offsets(root, orders=0)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    asked: list[str] = []
+    monkeypatch.setattr(typer, "confirm", lambda text, **_: asked.append(text))
+    with pytest.raises(CommandError, match="nothing was changed"):
+        topic_changes._delete_in_store(str(root), "orders", None, 0, is_sure=False)
+    assert asked == ["delete topic orders, with 1 messages in its queues?"]
+    assert "G has 1 unread messages there" in " ".join(capsys.readouterr().out.split())
+    assert "orders" in topics_of(root)
+
+
+@pytest.mark.parametrize("topic", ["TBW102", "SCHEDULE_TOPIC_XXXX"])
+def test_rocketmqs_own_topics_are_not_deleted(root: Path, topic: str) -> None:
+    with open_store(root, read_only=False) as store:
+        store.save_topic(TopicConfig(topic, 1, 1))
+    before = topics_of(root)
+    assert "RocketMQ's own" in run("delete-topic", root, topic, "--yes", exit_code=1)
+    assert topics_of(root) == before
+
+
+def test_a_static_topic_is_not_deleted_at_one_of_its_brokers(root: Path) -> None:
+    mapping = {
+        "topic": "orders",
+        "bname": "b",
+        "totalQueues": 1,
+        "epoch": 1,
+        "scope": "__global__",
+        "hostedQueues": {},
+    }
+    table = {MAPPINGS: {"orders": mapping}}
+    (root / "config" / MAPPINGS_FILE).write_text(json.dumps(table), "utf-8")
+    assert "topic orders is static" in run("delete-topic", root, "orders", "--yes", exit_code=1)
+    assert "orders" in topics_of(root)
+
+
+def test_a_topic_of_a_store_that_a_broker_has_open_is_not_deleted(root: Path) -> None:
+    with open_store(root, read_only=False, holder="broker"):
+        told = run("delete-topic", root, "orders", "--yes", "--lock-timeout", "1ms", exit_code=BUSY)
+        assert "is locked by another writer" in told
+    assert "orders" in topics_of(root)
+
+
 # In a cluster
 
 
@@ -176,20 +257,18 @@ def test_who_is_asked_learns_whose_unread_messages_are_not_known(
         def __init__(self, _: object, *, cluster: str, **__: object) -> None:
             assert cluster == "one"
 
-        def __enter__(self) -> Lag:
-            return self
-
-        def __exit__(self, *_: object) -> None:
+        def close(self) -> None:
             pass
 
         def look(self, keep: object) -> LagReport:
             return LagReport(1, (), (ClientError("broker b does not answer"),))
 
     monkeypatch.setattr("spark_mq.lag.of_cluster.ClusterLag", Lag)
+    monkeypatch.setattr("spark_mq.cli.live_place.LivePlace", TwoClusters)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
     with pytest.raises(CommandError, match="nothing was changed"):
-        topic_changes._ask(TwoClusters(), "T", "one", 3)  # type: ignore[arg-type]
+        topic_changes._delete_at_brokers(Connection(name_server="127.0.0.1:1"), "T", "one", is_sure=False)
     told = " ".join(capsys.readouterr().out.split())  # lines are as wide as the terminal
     assert "broker b does not answer; how many messages are unread there is not known" in told
 

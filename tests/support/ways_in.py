@@ -134,6 +134,7 @@ WRITING: dict[str, Way] = {
     "command produce --json": _command("produce", "--json", lines='{"topic": "T", "body": "y"}\n'),
     "command create-topic": _command("create-topic", "Topic"),
     "command alter-topic": _command("alter-topic", "T", "--perm", "4"),
+    "command delete-topic": _command("delete-topic", "T", "--yes"),
     "command recover": _command("recover"),
     "command recover --policy truncate": _command("recover", "--policy", "truncate"),
     "command repair": _command("repair"),
