@@ -81,10 +81,10 @@ def _is_rocketmqs(group: str) -> bool:
     return group in BUILT_IN_GROUPS or is_system_group(group)
 
 
-async def connection_of(place: LivePlace, group: str) -> ConsumerConnection | None:
-    """The clients that are online; None if none is."""
+async def connection_of(place: LivePlace, group: str, address: str | None = None) -> ConsumerConnection | None:
+    """The clients that are online, at the broker of that address or at all; None if none is."""
     try:
-        return await place.admin.consumer_connection(place.at_brokers(group))
+        return await place.admin.consumer_connection(place.at_brokers(group), address=address)
     except ResponseError as error:
         if error.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
             return None

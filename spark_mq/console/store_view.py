@@ -75,7 +75,7 @@ class StoreViews:
         self._lag_lock = threading.Lock()
 
     @contextmanager
-    def opened(self) -> Iterator[StoreView]:
+    def opened(self, wait_s: float | None = None) -> Iterator[StoreView]:
         try:
             cluster = self._free.get(timeout=LONGEST_WAIT_S)
         except Empty:

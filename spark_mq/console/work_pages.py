@@ -12,10 +12,9 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from jobs.replay_dead_letters import LIMIT, Replay
 from spark_mq.cli.output import CommandError, UsageError
-from spark_mq.client.errors import ClientError
 from spark_mq.console.pages import Asked, Console, console_of, link, page
 from spark_mq.console.replays import PREVIEW_LINES, audit_rows
-from spark_mq.console.views import NotThereError
+from spark_mq.console.views import NotThereError, raise_missing
 from spark_mq.lag.figures import GroupLag, Reader
 from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.replay import TARGETS
@@ -62,16 +61,11 @@ def group(request: Request) -> Response:
     report = console.samples.report()
     found = next((each for each in report.groups if each.reader == reader), None)
     members: ConsumerConnection | None = None
-    members_trouble: str | None = None
     with console.views.opened() as view:
         if reader.kind == "group":
-            try:
-                members = view.members(reader.name)
-            except ClientError as error:
-                if found is None:
-                    raise
-                members_trouble = str(error)
+            members = view.members(reader.name)
             if found is None and members is None and reader.name not in view.place.groups():
+                raise_missing(view)
                 raise NotThereError(f"there is no group {reader.name}, or no offset of it is stored")
         topics = set(view.place.known_topics())
     own = [name for name in (retry_topic(reader.name), dead_letter_topic(reader.name)) if name in topics]
@@ -82,7 +76,7 @@ def group(request: Request) -> Response:
         errors=report.errors,
         lag=found or _nothing(reader),
         members=members,
-        members_trouble=members_trouble,
+        missing=view.troubles,
         own=own,
         topics=topics,
     )
@@ -132,8 +126,7 @@ def _dead_letters(request: Request, asked: Asked, preview: list[str] | None) -> 
         return page(request, "dead_letters.html", letters=sorted(letters), missing=view.troubles)
     of_group = next((each for each in letters if each.group == name), None)
     if of_group is None:
-        for error in view.troubles.values():
-            raise error
+        raise_missing(view)
         raise NotThereError(f"group {name} has no dead letters")
     return page(
         request,
