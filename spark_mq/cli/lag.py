@@ -32,7 +32,7 @@ from spark_mq.client.errors import ClientError
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.lag.figures import GroupLag, LagReport, QueueLag, Reader
 from spark_mq.source.offsets import QueueId
-from spark_mq.terminal import interrupt_on_signal
+from spark_mq.terminal import FAILED, interrupt_on_signal
 from storage.errors import StorageError
 from storage.names import BUILT_IN_GROUPS, is_system_group, nearest
 
@@ -182,12 +182,15 @@ def _refuse_unknown_group(place: Place, group: str | None, topic: str | None, re
 
 def _end(report: LagReport, fail_above: int | None) -> None:
     """Say what went wrong, is too far behind, or is unknown and so may be too far. Raises typer.Exit(1) in these cases."""
-    _say_missing(report.errors)
-    found = [] if fail_above is None else list(_beyond(report, fail_above))
-    for text in found:
+    end_with(report.errors, [] if fail_above is None else list(_beyond(report, fail_above)))
+
+
+def end_with(errors: Sequence[Exception], beyond: Sequence[str] = ()) -> None:
+    """Say why figures are missing, and what is too far behind. Raises typer.Exit(1) where there is anything to say."""
+    for text in [*missing_texts(errors), *beyond]:
         typer.echo(text, err=True)
-    if report.errors or found:
-        raise typer.Exit(1)
+    if errors or beyond:
+        raise typer.Exit(FAILED)
 
 
 def _say_missing(errors: Iterable[Exception]) -> None:
