@@ -60,8 +60,10 @@ class Looks:
             if time.monotonic() - self._looked_at >= _LOOK_AGAIN_SECONDS:
                 try:
                     self._families = self.look()
-                except (ClientError, StorageError, OSError) as error:
-                    _LOG.error("nothing is known of the lag: %s: %s", type(error).__name__, error)
+                except Exception as error:  # Prometheus gets a page all the same, and it says that nothing is known
+                    is_known = isinstance(error, ClientError | StorageError | OSError)
+                    trace = None if is_known else error
+                    _LOG.error("nothing is known of the lag: %s: %s", type(error).__name__, error, exc_info=trace)
                     self._families = [family(queries.EXPORTER_UP, [((), 0)])]
                 self._looked_at = time.monotonic()
             found = self._families
