@@ -175,21 +175,28 @@ def test_other_reads_have_their_turn_between_the_parts_of_a_look_at_many_store_t
     monkeypatch.setattr(served_store, "_PLACES_TOGETHER", 10)
     served = ServedStore(service.store)
     other = threading.Thread(target=lambda: served.record_at(0), daemon=True)
-    parts: list[tuple[int, bool]] = []
+    parts: list[int] = []
+    turns: list[int] = []
+    see = served._log.see
+
+    def note(end: int) -> None:
+        if threading.current_thread() is other:
+            turns.append(len(parts))
+        see(end)
 
     def read(queues: Any, offsets: Any, *more: Any) -> Any:
-        parts.append((len(offsets), other.is_alive()))
+        parts.append(len(offsets))
         if len(parts) == 1:
             other.start()
             wait_until(served._lock._next.locked, "the other read waits")
         return read_positions(queues, offsets, *more)
 
+    monkeypatch.setattr(served._log, "see", note)
     monkeypatch.setattr(served_store, "read_positions", read)
     found = served.store_times({("T", 0, offset) for offset in range(COUNT)})
     assert min(found.values()) > 0
-    other.join(20)
-    assert [count for count, _ in parts] == [10] * (COUNT // 10)
-    assert not parts[2][1], "the other read comes before the third part at the latest"
+    assert parts == [10] * (COUNT // 10)
+    assert turns == [1], "the other read comes after the part that it waited for"
 
 
 def test_what_is_announced_can_be_read_at_once(service: PutService) -> None:
