@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from spark_mq.cli.lag import missing_texts
-from spark_mq.cli.output import CommandError, UsageError, print_json, say
+from spark_mq.cli.output import CommandError, UsageError, print_json, say, why_missing
 from spark_mq.cli.places import (
     AsJson,
     refuse_other_shape,

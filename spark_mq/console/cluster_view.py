@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from spark_mq.cli.cluster import figures_at, first_number
+from spark_mq.cli.cluster import figures_at, first_number, role_of
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.message_lines import Unreadable
+from spark_mq.cli.output import why_missing
 from spark_mq.cli.places import FoundMessage
 from spark_mq.client.admin import address_of_id
 from spark_mq.client.errors import ClientError
@@ -287,9 +288,9 @@ class ClusterView:
 def _state(
     cluster: str | None, name: str, broker_id: int, address: str, found: Mapping[str, str] | ClientError
 ) -> BrokerState:
-    role = "master" if broker_id == MASTER_ID else "slave"
+    role = role_of(broker_id)
     if isinstance(found, ClientError):
-        return BrokerState(cluster, name, broker_id, role, address, None, {}, f"no answer: {found.describe()}")
+        return BrokerState(cluster, name, broker_id, role, address, None, {}, why_missing(found))
     figures: dict[str, str | int | float | None] = {
         "in a second": first_number(found.get("putTps", "")),
         "out a second": first_number(found.get("getTransferredTps", "")),

@@ -6,7 +6,6 @@ template that names a value that is not there is an error.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from spark_mq import __version__
-from spark_mq.cli.output import UsageError, duration_in_words, time_text
+from spark_mq.cli.output import UsageError, ago_in_words, span_in_words, time_text, why_missing
 from spark_mq.cli.visible_text import visible
 from spark_mq.console.replays import Replays
 from spark_mq.console.samples import Samples
@@ -122,16 +121,7 @@ def when(time_ms: int | None) -> str | None:
 
 def ago(time_ms: int | None, now_ms: int) -> str | None:
     """How long ago a time is, or in how long it comes."""
-    if time_ms is None:
-        return None
-    past = now_ms - time_ms
-    return f"{duration_in_words(past)} ago" if past >= 0 else f"in {duration_in_words(-past)}"
-
-
-def duration(duration_ms: float | None) -> str | None:
-    if duration_ms is None:
-        return None
-    return "never" if math.isinf(duration_ms) else duration_in_words(int(duration_ms))
+    return None if time_ms is None else ago_in_words(time_ms, now_ms)
 
 
 def number(value: object) -> object:
@@ -172,7 +162,8 @@ def _environment() -> Environment:
     made.filters |= {
         "when": when,
         "ago": ago,
-        "duration": duration,
+        "duration": span_in_words,
+        "why_missing": why_missing,
         "number": number,
         "as_typed": as_typed,
         "lines": lines,

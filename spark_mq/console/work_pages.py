@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from jobs.replay_dead_letters import LIMIT, Replay
+from spark_mq.cli.lag import GROUP_HEADINGS, QUEUE_HEADINGS, group_row, queue_row
 from spark_mq.cli.output import CommandError, UsageError
 from spark_mq.console.pages import Asked, Console, console_of, link, page
 from spark_mq.console.replays import PREVIEW_LINES, audit_rows
@@ -20,10 +21,9 @@ from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.replay import TARGETS
 from spark_mq.source.archive_table import ArchiveTable, message_rows
 from storage.names import (
-    BUILT_IN_GROUPS,
     DEAD_LETTER_PREFIX,
     dead_letter_topic,
-    is_system_group,
+    is_rocketmqs_group,
     retry_topic,
     validate_group,
 )
@@ -47,12 +47,19 @@ def groups(request: Request) -> Response:
     report = console_of(request).samples.report()
     shown = [each for each in report.groups if shows_all or not _is_rocketmqs(each.reader)]
     shown.sort(key=lambda each: (-(each.lag or 0), each.reader))
-    hidden = len(report.groups) - len(shown)
-    return page(request, "groups.html", report=report, groups=shown, hidden=hidden, shows_all=shows_all)
+    return page(
+        request,
+        "groups.html",
+        report=report,
+        headings=GROUP_HEADINGS,
+        groups=[(each, group_row(each)) for each in shown],
+        hidden=len(report.groups) - len(shown),
+        shows_all=shows_all,
+    )
 
 
 def _is_rocketmqs(reader: Reader) -> bool:
-    return reader.kind == "group" and (reader.name in BUILT_IN_GROUPS or is_system_group(reader.name))
+    return reader.kind == "group" and is_rocketmqs_group(reader.name)
 
 
 def group(request: Request) -> Response:
@@ -69,12 +76,15 @@ def group(request: Request) -> Response:
                 raise NotThereError(f"there is no group {reader.name}, or no offset of it is stored")
         topics = set(view.place.known_topics())
     own = [name for name in (retry_topic(reader.name), dead_letter_topic(reader.name)) if name in topics]
+    lag = found or _nothing(reader)
     return page(
         request,
         "group.html",
         reader=reader,
         errors=report.errors,
-        lag=found or _nothing(reader),
+        lag=lag,
+        headings=QUEUE_HEADINGS,
+        queues=[queue_row(each) for each in lag.queues],
         members=members,
         missing=view.troubles,
         own=own,

@@ -133,7 +133,7 @@ def test_a_group_has_members_and_a_lag(cluster: OwnCluster, client: TestClient) 
         consumer.commit()
         client.app._app.state.console.samples.take()  # type: ignore[attr-defined]
         text = text_of(client, "/group?name=billing")
-        assert re.search(r"Orders\s+own 0\s+\d+\s+\d+\s+\d+", text)
+        assert re.search(r"Orders\s+own\s+0\s+\d+\s+\d+\s+\d+", text)
         with Admin(cluster.settings) as admin:
             (member,) = admin.consumer_ids("billing", "Orders")
         assert member in text
@@ -245,5 +245,5 @@ def test_the_sampler_keeps_the_figures_of_the_brokers_that_answer(half: OwnClust
     for address in ("/groups", "/group?name=billing"):
         text = text_of(client, address)
         assert "billing" in text
-        assert "Figures of a broker are missing" in text
+        assert "Figures are missing: no answer: " in text
     assert "No broker that answers knows a client." in text
