@@ -272,8 +272,8 @@ def _ask(place: LivePlace, topic: str, cluster: str | None, messages: int) -> No
 
     with ClusterLag(place.settings, cluster=cluster, ages_a_look=0, with_rates=False) as looks:
         report = looks.look(keep=lambda _, queue: queue.topic == topic)
-    for text in missing_texts(report.errors):
-        say(f"{text}; how many messages are unread there is not known")
+    for error in report.errors:
+        say(f"{why_missing(error)}; how many messages are unread there is not known")
     for each in report.groups:
         say(
             f"{each.reader.name} has {'an unknown number of' if each.lag is None else f'{each.lag:,}'} unread messages there"

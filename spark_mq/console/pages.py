@@ -12,13 +12,13 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from spark_mq import __version__
 from spark_mq.cli.output import UsageError, ago_in_words, span_in_words, time_text, why_missing
+from spark_mq.cli.pages import page_environment
 from spark_mq.cli.visible_text import visible
 from spark_mq.console.replays import Replays
 from spark_mq.console.samples import Samples
@@ -131,11 +131,7 @@ def number(value: object) -> object:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
-def finalized(value: object) -> object:
-    """What a template prints of a value: a dash for nothing, visible text; markup is the templates' own."""
-    if value is None:
-        return "–"
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
 
 
 def as_typed(text: str | None) -> Markup:
@@ -149,15 +145,8 @@ def lines(text: str) -> Markup:
 
 
 @cache
-def _environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("spark_mq.console"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=finalized,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def _environment() -> Any:
+    made = page_environment("spark_mq.console", thousands=False)
     made.globals |= {"link": link, "message_link": message_link, "version": __version__}
     made.filters |= {
         "when": when,

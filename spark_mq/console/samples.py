@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from spark_mq.cli.output import describe
+from spark_mq.cli.output import describe, why_missing
 from spark_mq.console.views import LONGEST_WAIT_S, BusyError, Views
 from spark_mq.lag.figures import GroupLag, LagReport, Reader
 from storage.epoch_times import current_time_ms
@@ -103,7 +103,7 @@ class Samples:
         with self._lock:
             self._report = report
             self._add(now_ms, report)
-        trouble = str(report.errors[0]) if report.errors else None
+        trouble = why_missing(report.errors[0]) if report.errors else None
         try:
             ends = self._ends_now(now_ms)
         except Exception as error:
