@@ -15,7 +15,8 @@ from spark_mq import __version__
 from spark_mq.cli.output import CommandError
 from spark_mq.cli.visible_text import visible
 
-_INSTALL = "pip install 'spark_mq[console]'"
+INSTALL = "pip install 'spark_mq[console]'"
+"""What brings Jinja2 and the console's server."""
 _SHORT, _FEW_COLUMNS = 40, 6
 """Characters of a text that is not folded in a table of few columns; in others half of it."""
 
@@ -39,7 +40,7 @@ def page_environment(package: str, *, thousands: bool) -> Any:
     try:
         jinja2: Any = import_module("jinja2")
     except ModuleNotFoundError as error:
-        raise CommandError("pages are made with Jinja2, which is not installed", _INSTALL) from error
+        raise CommandError("pages are made with Jinja2, which is not installed", INSTALL) from error
     markup = jinja2.utils.markupsafe.Markup
 
     def finalized(value: object) -> object:
