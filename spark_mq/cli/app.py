@@ -290,7 +290,7 @@ def main() -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Stand in for standard streams that are closed (`>&-`): no file that the command opens gets their numbers, which libraries write to.
+    """Stand in for standard streams that are closed (`>&-`), so that no file which the command opens gets the number of one.
 
     Standard output becomes a pipe whose reader has gone, standard input is empty, and standard error goes nowhere.
     """
@@ -300,13 +300,13 @@ def _open_what_is_closed() -> None:
         os.set_inheritable(number, True)
     os.close(number)
     if sys.stdin is None:
-        sys.stdin = open(os.devnull, encoding="utf-8")
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     if sys.stdout is None:
         reader, writer = os.pipe()
         os.close(reader)
-        sys.stdout = open(writer, "w", encoding="utf-8")
+        sys.stdout = os.fdopen(writer, "w", encoding="utf-8")
 
 
 def _is_stdout_gone() -> bool:

@@ -86,9 +86,6 @@ def groups(
         say(f"RocketMQ's own groups are left out: {hidden}. --all shows them")
 
 
-
-
-
 async def connection_of(place: LivePlace, group: str, address: str | None = None) -> ConsumerConnection | None:
     """The clients that are online, at the broker of that address or at all; None if none is."""
     try:

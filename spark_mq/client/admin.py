@@ -335,7 +335,9 @@ class AsyncAdmin(QueueCalls):
         header = ConsumerGroupRequest(consumer_group=group)
         addresses = (address,) if address else await self._addresses_of(group)
         answers = await self._of_those_who_know(code, header, group, addresses)
-        return joined_connections([read_answer_body(ConsumerConnection, answer, each, code) for each, answer in answers])
+        return joined_connections(
+            [read_answer_body(ConsumerConnection, answer, each, code) for each, answer in answers]
+        )
 
     async def producer_connection(self, group: str, topic: str) -> ProducerConnection:
         """The group's producers at the brokers of a topic (204). Raises ResponseError where there is none."""
@@ -582,9 +584,7 @@ class AsyncAdmin(QueueCalls):
         request = request._replace(ext_fields=fields, version=ProtocolVersion.V4_9_3)
         addresses = (address,) if address else (await self._instance.route(topic)).read_addresses
         accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        answers = await self._ask_all(
-            addresses, request, topic=topic, accepted=accepted, timeouts=_QUERY_TIMEOUTS
-        )
+        answers = await self._ask_all(addresses, request, topic=topic, accepted=accepted, timeouts=_QUERY_TIMEOUTS)
         messages: list[MessageExt] = []
         index_time_ms = 0
         for address, answer in answers:

@@ -131,9 +131,6 @@ def number(value: object) -> object:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
-
-
-
 def as_typed(text: str | None) -> Markup:
     """A value of a form's field, which goes back as it came."""
     return escape(text or "")

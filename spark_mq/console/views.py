@@ -211,7 +211,7 @@ def one_of(wanted: str, known: Mapping[str, Any] | Sequence[str] | set[str], wha
 
 
 def raise_missing(view: View, broker_name: str | None = None) -> None:
-    """Of what was not found: raises MissingError if it may be at a broker whose answer is missing. Without a name that is any broker."""
+    """Of what was not found: raises MissingError if it may be at a broker whose answer is missing; without a name, at any broker."""
     for name, error in view.troubles.items():
         if broker_name in (None, name):
             raise MissingError(name, error) from error

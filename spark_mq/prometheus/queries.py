@@ -40,7 +40,9 @@ EXPORTER_UP = _gauge("exporter_up", "1 if the last look at the brokers or stores
 EXPORTER_REQUESTS = _gauge("exporter_look_requests", "Requests to brokers and name servers of the last look")
 EXPORTER_SECONDS = _gauge("exporter_look_seconds", "Duration of the last look")
 
-GAUGES_MISSING = _gauge("broker_gauges_missing", "Values of a part of the broker's gauges that could not be had", "part")
+GAUGES_MISSING = _gauge(
+    "broker_gauges_missing", "Values of a part of the broker's gauges that could not be had", "part"
+)
 
 QUERY_METRICS: tuple[Metric, ...] = tuple(
     value
