@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -185,7 +186,8 @@ class _Commands(TyperGroup):
             if described is None:
                 raise
             if prints_json:
-                print_error(*described)
+                with suppress(OSError):  # standard output may be what fails; the error itself follows
+                    print_error(*described)
             typer.echo(f"error: {described.text}", err=True)
             if described.hint:
                 typer.echo(f"hint: {described.hint}", err=True)

@@ -157,10 +157,7 @@ def test_a_page_that_lacks_something_ends_with_1_and_the_reason(
     page = MetricPage.of(done.stdout)
     assert page.value("spark_mq_exporter_up") == 0
     assert page.value("rocketmq_consumer_lag_messages") is not None, "what is known is there"
-    assert (
-        done.stderr
-        == f"no answer: {tmp_path}: no batch of this query is done, so how much it has not read is unknown\n"
-    )
+    assert done.stderr == f"{tmp_path}: no batch of this query is done, so how much it has not read is unknown\n"
 
 
 def test_an_error_that_is_not_expected_leaves_a_page_that_says_so(caplog: pytest.LogCaptureFixture) -> None:

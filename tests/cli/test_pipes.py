@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -55,9 +56,10 @@ def test_a_closed_standard_output_is_one_whose_reader_has_gone(
     assert (done.returncode, done.stderr) == (NOBODY_READS, b"")
 
 
-def run_closed(closed: str, *words: str) -> subprocess.CompletedProcess[bytes]:
-    """Run the command with some of its standard streams closed."""
-    return subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *words], cwd=PROJECT, capture_output=True)
+def run_closed(closed: str, *words: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command with some of its standard streams closed, or somewhere else."""
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *words]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, env={**os.environ, **environment})
 
 
 def test_what_a_command_opens_gets_no_number_of_a_closed_stream(tmp_path: Path) -> None:
@@ -68,10 +70,13 @@ def test_what_a_command_opens_gets_no_number_of_a_closed_stream(tmp_path: Path) 
 
 def test_an_output_that_cannot_be_written_is_named(pristine_store: Callable[[str], Fixture]) -> None:
     root = str(pristine_store("clean").root)
-    done = run_closed("> /dev/full", "topics", root)
+    done = run_closed("> /dev/full", "topics", root, "--json", PYTHONUNBUFFERED="")
     assert done.returncode == 1
-    assert done.stderr.startswith(b"error: standard output cannot be written: No space left")
-    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr == b"error: standard output cannot be written: No space left on device\n"
+    unbuffered = run_closed("> /dev/full", "topics", root, "--json", PYTHONUNBUFFERED="1")
+    assert unbuffered.returncode == 1
+    assert unbuffered.stderr.startswith(b"error: ")
+    assert b"No space left on device" in unbuffered.stderr
 
 
 def test_a_server_runs_on_whose_output_nobody_reads(tmp_path: Path) -> None:
