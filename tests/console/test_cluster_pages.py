@@ -246,4 +246,4 @@ def test_the_sampler_keeps_the_figures_of_the_brokers_that_answer(half: OwnClust
         text = text_of(client, address)
         assert "billing" in text
         assert "Figures are missing: no answer: " in text
-    assert "No broker that answers knows a client." in text
+    assert "what broker silent has cannot be shown: " in text_of(client, "/group?name=nobody", 502)
