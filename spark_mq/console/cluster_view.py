@@ -160,8 +160,8 @@ class ClusterView:
     def page(self, queue: QueueId, start: int, count: int) -> Page:
         return self._page(queue, start, count, count, "*")
 
-    def tagged(self, queue: QueueId, start: int, count: int, tags: str) -> Page:
-        return self._page(queue, start, OFFSETS_LOOKED_AT, count, tags)
+    def tagged(self, queue: QueueId, start: int, count: int, tags: str, offsets: int = OFFSETS_LOOKED_AT) -> Page:
+        return self._page(queue, start, offsets, count, tags)
 
     def _page(self, queue: QueueId, start: int, most_offsets: int, count: int, tags: str) -> Page:
         minimum, maximum = self._bounds(queue)

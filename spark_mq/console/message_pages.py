@@ -17,7 +17,7 @@ from spark_mq.cli.places import FoundMessage, KeySearch
 from spark_mq.client.trace import TraceLine, read_trace
 from spark_mq.console.pages import Asked, console_of, link, message_link, page
 from spark_mq.console.shown import as_hex, as_json, as_text, beginning, body_of
-from spark_mq.console.views import PAGE_BYTES, NotThereError, Page, View, one_of, raise_missing
+from spark_mq.console.views import OFFSETS_LOOKED_AT, PAGE_BYTES, NotThereError, Page, View, one_of, raise_missing
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.errors import CorruptMessageError
@@ -227,14 +227,14 @@ def _of_queue(
             raise_missing(view, queue.broker_name)
     if start is None:
         start = minimum if tags is not None else maximum - MESSAGES_A_PAGE
-    found = _part(view, queue, start, MESSAGES_A_PAGE, tags)
+    found = _part(view, queue, start, MESSAGES_A_PAGE, tags, OFFSETS_LOOKED_AT)
     return found.messages, Position(queue, found.start, found.end, minimum, maximum, tags)
 
 
-def _part(view: View, queue: QueueId, start: int, count: int, tags: str | None) -> Page:
+def _part(view: View, queue: QueueId, start: int, count: int, tags: str | None, offsets: int) -> Page:
     if tags is None:
         return view.page(queue, max(0, start), count)
-    return view.tagged(queue, max(0, start), count, tags)
+    return view.tagged(queue, max(0, start), count, tags, offsets)
 
 
 def _offsets_at(view: View, name: str, time_ms: int) -> dict[QueueId, int]:
@@ -244,8 +244,9 @@ def _offsets_at(view: View, name: str, time_ms: int) -> dict[QueueId, int]:
 def _of_topic(
     view: View, name: str, queues: list[QueueId], time_ms: int | None, tags: str | None
 ) -> tuple[str, list[Row], None]:
-    """A few messages of each queue: the newest ones, or those from a time on."""
+    """A few messages of each queue: the newest ones, or those from a time on, or those with tags among a share of the offsets."""
     each_queue = max(1, MESSAGES_A_PAGE // max(1, len(queues)))
+    offsets = OFFSETS_LOOKED_AT // max(1, min(len(queues), MESSAGES_A_PAGE))
     starts = None if time_ms is None else _offsets_at(view, name, time_ms)
     found: list[Row] = []
     for queue in queues[:MESSAGES_A_PAGE]:
@@ -253,12 +254,13 @@ def _of_topic(
         newest = minimum if tags is not None else max(minimum, maximum - each_queue)
         start = newest if starts is None else starts.get(queue)
         if start is not None:  # else its broker has not said it
-            found += _rows(queue.broker_name, _part(view, queue, start, each_queue, tags).messages)
+            found += _rows(queue.broker_name, _part(view, queue, start, each_queue, tags, offsets).messages)
     found.sort(key=lambda row: row.store_time_ms, reverse=time_ms is None)
     which = "The newest messages" if time_ms is None else "The first messages from that time on"
     if tags is not None:
-        which = f"The first messages with tag {tags}"
-    return (f"{which} of each queue" if len(queues) > 1 else which), found, None
+        which = f"The first messages with tag {tags} among {offsets:,} offsets"
+    of_queues = "each queue" if len(queues) <= MESSAGES_A_PAGE else f"the first {MESSAGES_A_PAGE} queues"
+    return (f"{which} of {of_queues}" if len(queues) > 1 else which), found, None
 
 
 # One message

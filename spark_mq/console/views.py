@@ -148,10 +148,10 @@ class View(Protocol):
         """The messages at up to `count` offsets from `start` on; fewer of large ones: PAGE_BYTES, and the message that exceeds them."""
         ...
 
-    def tagged(self, queue: QueueId, start: int, count: int, tags: str) -> Page:
+    def tagged(self, queue: QueueId, start: int, count: int, tags: str, offsets: int = OFFSETS_LOOKED_AT) -> Page:
         """Up to `count` messages from an offset on with one of the tags (`A || B`, `*`), fewer of large ones.
 
-        It ends after OFFSETS_LOOKED_AT offsets.
+        It ends after so many offsets.
         """
         ...
 
