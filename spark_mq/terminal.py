@@ -11,6 +11,7 @@ no terminal, nor in the first two seconds.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -46,6 +47,23 @@ def exit_code_of(error: BaseException) -> int:
         return BUSY
     is_of_the_command_line = isinstance(error, OptionError) and error.option.startswith("--")  # else Spark's, as path
     return USAGE if is_of_the_command_line else FAILED
+
+
+def drop_stdout() -> None:
+    """What is left to be written to standard output goes nowhere, also when Python ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+@contextmanager
+def also_unread() -> Iterator[None]:
+    """In the block, and from then on, it is no error that standard output has no reader: a server runs on."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_stdout()
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -179,6 +179,11 @@ def is_system_group(group: str) -> bool:
     return group.startswith(SYSTEM_GROUP_PREFIX)
 
 
+def is_rocketmqs_group(group: str) -> bool:
+    """Whether the group is RocketMQ's and not a user's: a broker's own, or one that every broker has."""
+    return group in BUILT_IN_GROUPS or is_system_group(group)
+
+
 def retry_topic(group: str) -> str:
     """The topic where messages that the group failed to consume wait for their next try."""
     return RETRY_PREFIX + group

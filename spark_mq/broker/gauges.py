@@ -4,14 +4,15 @@ Lag is that of Apache's broker: for each group that is online, and each topic th
 without an offset of the group counts as consumed to its end. Of a subscription by tags only messages with these tags count: of the
 first 20,000 that are unread it counts them, and takes the rest to be alike.
 Java: BrokerMetricsManager, ConsumerLagCalculator, DefaultStoreMetricsManager. Not supported: useStaticSubscription, groups that pop.
-Departure: where something cannot be read, its series are left out and the log says so; the rest is shown.
+Departure: where something cannot be read, its series are left out; the page (`spark_mq_broker_gauges_missing`) and the log say so, and
+the rest is shown.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.request_table import Pool
 from spark_mq.prometheus import rocketmq as names
 from spark_mq.prometheus.metric import Family, family
+from spark_mq.prometheus.queries import GAUGES_MISSING
 from spark_mq.remoting.consumers import ConsumeType, SubscriptionData
 from storage.errors import StorageError
 from storage.files.local_file_system import disk_room_bytes
@@ -85,6 +87,10 @@ class _Behind(NamedTuple):
         )
 
 
+_Part = Callable[[int], Iterator[Family]]
+"""Makes some gauges of a moment, in ms. It may raise an ExceptionGroup of the errors of single values behind the others."""
+
+
 class BrokerGauges:
     """One broker's gauges. Thread-safe."""
 
@@ -104,24 +110,62 @@ class BrokerGauges:
         self._server = server
         self._metrics = metrics
         self._half_messages = half_messages
+        self._logged: dict[str, str] = {}
+        """What the log says of the parts that lack something now."""
 
     def families(self, now_ms: int) -> Iterator[Family]:
-        """The gauges of this moment, then the counters."""
-        parts = [self._broker, self._connections, self._lag, self._halves, self._storage]
-        if self._store.config.timer.timer_wheel_enable:
-            parts.append(self._timer)
-        for part in parts:
+        """The gauges of this moment, what they lack, then the counters. No error of one gauge keeps the others away."""
+        missing: dict[str, int] = {}
+        for name, part in self._parts().items():
+            errors: Sequence[Exception] = ()
             try:
-                yield from list(part(now_ms))
-            except (StorageError, OSError) as error:
-                _LOG.warning("the page of metrics lacks some: %s: %s", type(error).__name__, error)
+                yield from part(now_ms)
+            except ExceptionGroup as error:
+                errors = error.exceptions
+            except Exception as error:  # also one that nobody has thought of: an operator needs the rest of the page
+                errors = (error,)
+            self._note(name, errors)
+            if errors:
+                missing[name] = len(errors)
+        if missing:
+            yield family(GAUGES_MISSING, (((name,), count) for name, count in missing.items()))
         yield from self._metrics.counters.families()
+
+    def _parts(self) -> dict[str, _Part]:
+        """By the value of the label `part`."""
+        parts: dict[str, _Part] = {
+            "pools": self._pools,
+            "tables": self._tables,
+            "connections": self._connections,
+            "lag": self._lag,
+            "transactions": self._halves,
+            "disk": self._disk,
+            "log": self._log,
+            "oldest message": self._oldest_message,
+        }
+        if self._store.config.timer.timer_wheel_enable:
+            parts |= {"timer": self._timer, "timing messages": self._timing, "due messages": self._due}
+        return parts
+
+    def _note(self, part: str, errors: Sequence[Exception]) -> None:
+        """Log what a part lacks, once for as long as it is the same."""
+        if not errors:
+            self._logged.pop(part, None)
+            return
+        first = errors[0]
+        text = f"{type(first).__name__}: {first}" + (f", and {len(errors) - 1} more" if len(errors) > 1 else "")
+        if self._logged.get(part) != text:
+            self._logged[part] = text
+            is_known = isinstance(first, StorageError | OSError)
+            _LOG.warning("the page of metrics lacks some of %s: %s", part, text, exc_info=None if is_known else first)
 
     # The broker and its clients
 
-    def _broker(self, now_ms: int) -> Iterator[Family]:
+    def _pools(self, now_ms: int) -> Iterator[Family]:
         loads = [(name, 0 if pool is None else self._server.pool_load(pool)[0]) for name, pool in _POOLS.items()]
         yield family(names.PROCESSOR_WATERMARK, (((name,), waiting) for name, waiting in loads))
+
+    def _tables(self, now_ms: int) -> Iterator[Family]:
         yield family(names.BROKER_PERMISSION, [((), self._store.permission)])
         yield family(names.TOPIC_NUMBER, [((), len(self._store.topics))])
         yield family(names.CONSUMER_GROUP_NUMBER, [((), len(self._store.groups))])
@@ -142,19 +186,29 @@ class BrokerGauges:
     # Lag
 
     def _lag(self, now_ms: int) -> Iterator[Family]:
+        """A group has no series in a topic of which a queue cannot be read: a part of its lag is no lag."""
         found: dict[tuple[str, str], _Behind] = {}
+        unknown: set[tuple[str, str]] = set()
+        errors: list[Exception] = []
         for queue in self._queues():
             key = queue.group, queue.topic
-            found[key] = found.get(key, _Behind()).with_queue(self._behind(queue))
+            try:
+                found[key] = found.get(key, _Behind()).with_queue(self._behind(queue))
+            except Exception as error:
+                errors.append(error)
+                unknown.add(key)
         rows = [
             ((group, topic, "false", self._metrics.is_system(topic, group)), behind)
             for (group, topic), behind in sorted(found.items())
+            if (group, topic) not in unknown
         ]
         yield family(names.LAG_MESSAGES, ((labels, behind.lag) for labels, behind in rows))
         yield family(names.LAG_LATENCY, ((labels, _age(now_ms, behind.consumed_ms)) for labels, behind in rows))
         yield family(names.INFLIGHT_MESSAGES, ((labels, behind.in_flight) for labels, behind in rows))
         yield family(names.QUEUEING_LATENCY, ((labels, _age(now_ms, behind.pulled_ms)) for labels, behind in rows))
         yield family(names.READY_MESSAGES, ((labels, behind.ready) for labels, behind in rows))
+        if errors:
+            raise ExceptionGroup("the lag of some queues is unknown", errors)
 
     def _queues(self) -> list[_QueueOf]:
         """The queues of the topics that groups subscribe to now. Java: ConsumerLagCalculator.processAllGroup."""
@@ -209,13 +263,17 @@ class BrokerGauges:
     def _halves(self, now_ms: int) -> Iterator[Family]:
         yield family(names.HALF_MESSAGES, (((topic,), count) for topic, count in sorted(self._half_messages().items())))
 
-    def _storage(self, now_ms: int) -> Iterator[Family]:
-        service, served = self._store.service, self._store.served
-        total, free = disk_room_bytes(service.root)
+    def _disk(self, now_ms: int) -> Iterator[Family]:
+        total, free = disk_room_bytes(self._store.service.root)
         yield family(names.STORAGE_SIZE, [((), total - free)])
+
+    def _log(self, now_ms: int) -> Iterator[Family]:
+        service, served = self._store.service, self._store.served
         behind = max(0, served.log_end - service.store.writer.synced_end) + (service.held_bytes or 0)
         yield family(names.FLUSH_BEHIND, [((), behind)])
         yield family(names.DISPATCH_BEHIND, [((), max(0, served.log_end - service.dispatched_end))])
+
+    def _oldest_message(self, now_ms: int) -> Iterator[Family]:
         earliest = self._store.earliest_store_time_ms()
         if earliest > 0:
             yield family(names.RESERVE_TIME, [((), now_ms - earliest)])
@@ -236,9 +294,13 @@ class BrokerGauges:
         yield family(names.TIMER_DEQUEUE_LAG, [((), timer.waiting)])
         late_s = max(0, now_ms - read_ms) // 1_000 if timer.waiting and read_ms > 0 else 0
         yield family(names.TIMER_DEQUEUE_LATENCY, [((), late_s)])
+
+    def _timing(self, now_ms: int) -> Iterator[Family]:
         counts = self._server.timing_counts()
         yield family(names.TIMING_MESSAGES, (((topic,), count) for topic, count in sorted(counts.items())))
-        bounds = zip(names.TIMER_BOUNDS_S, timer.due_within, strict=True)
+
+    def _due(self, now_ms: int) -> Iterator[Family]:
+        bounds = zip(names.TIMER_BOUNDS_S, self._metrics.timer.due_within, strict=True)
         yield family(names.TIMER_SNAPSHOT, (((str(bound),), count) for bound, count in bounds))
 
 

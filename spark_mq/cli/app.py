@@ -12,6 +12,7 @@ import os
 import select
 import sys
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -198,7 +199,8 @@ class _Commands(TyperGroup):
             if described is None:
                 raise
             if prints_json:
-                print_error(*described)
+                with suppress(OSError):  # standard output may be what fails; the error itself follows
+                    print_error(*described)
             typer.echo(f"error: {described.text}", err=True)
             if described.hint:
                 typer.echo(f"hint: {described.hint}", err=True)
@@ -270,6 +272,7 @@ class _WithoutPandas:
 
 _MAY_USE_PANDAS = {"console", "demo", "doctor", "job"}
 """Commands that run Spark, or look at what is installed."""
+_STDERR = 2
 
 
 NEW_OBJECTS = 50_000
@@ -278,6 +281,7 @@ NEW_OBJECTS = 50_000
 
 def main() -> None:
     """The entry point: `app`, with UTF-8 output and warnings as single lines."""
+    _open_what_is_closed()
     gc.set_threshold(NEW_OBJECTS)
     if not _MAY_USE_PANDAS.intersection(sys.argv):
         sys.meta_path.insert(0, _WithoutPandas())
@@ -290,14 +294,39 @@ def main() -> None:
         app()
     except SystemExit as ending:
         try:
-            if sys.stdout is not None:  # it is closed
-                sys.stdout.flush()
+            sys.stdout.flush()
         except BrokenPipeError:  # the last lines were still in the buffer
-            from spark_mq.terminal import NOBODY_READS
+            from spark_mq.terminal import NOBODY_READS, drop_stdout
 
-            _drop_stdout()
+            drop_stdout()
             raise SystemExit(ending.code or NOBODY_READS) from None
+        except OSError as error:
+            from spark_mq.terminal import FAILED, drop_stdout
+
+            drop_stdout()
+            typer.echo(f"error: standard output cannot be written: {error.strerror or error}", err=True)
+            raise SystemExit(ending.code or FAILED) from None
         raise
+
+
+def _open_what_is_closed() -> None:
+    """Stand in for standard streams that are closed (`>&-`), so that no file which the command opens gets the number of one.
+
+    Standard output becomes a pipe whose reader has gone, standard input is empty, and standard error goes nowhere.
+    """
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(number, True)
+    os.close(number)
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    if sys.stdout is None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        sys.stdout = os.fdopen(writer, "w", encoding="utf-8")
 
 
 def _is_stdout_gone() -> bool:
@@ -308,10 +337,3 @@ def _is_stdout_gone() -> bool:
     except (OSError, ValueError):  # a test's stdout is no file
         return False
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0))
-
-
-def _drop_stdout() -> None:
-    """What is left to be written to standard output goes nowhere, also when Python ends."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)

@@ -15,7 +15,16 @@ import typer
 from spark_mq.cli.line_formats import Format, Printer, printer_of
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.message_lines import message_line
-from spark_mq.cli.output import CommandError, UsageError, print_json, print_table, say, time_in_words, time_text
+from spark_mq.cli.output import (
+    CommandError,
+    UsageError,
+    print_json,
+    print_table,
+    say,
+    time_in_words,
+    time_text,
+    why_missing,
+)
 from spark_mq.cli.places import AsJson, Everything, RequiredTopic, refuse_unknown_topic
 from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import ClientError, ResponseError
@@ -33,9 +42,9 @@ from spark_mq.options import parse_duration_ms, parse_time
 from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.remoting.consumers import ConsumeType
 from spark_mq.source.offsets import QueueId
-from spark_mq.terminal import stop_on_signal
+from spark_mq.terminal import FAILED, stop_on_signal
 from storage.epoch_times import current_time_ms
-from storage.names import BUILT_IN_GROUPS, MASTER_ID, is_system_group, nearest
+from storage.names import MASTER_ID, is_rocketmqs_group, nearest
 from storage.rules.response_codes import ResponseCode
 
 _TYPES: dict[str | None, str] = {ConsumeType.CONSUME_PASSIVELY: "push", ConsumeType.CONSUME_ACTIVELY: "pull"}
@@ -59,7 +68,7 @@ def groups(
         if group is not None and group not in known:
             like = nearest(group, known)
             raise CommandError(f"there is no group {group}", f"did you mean {like}?" if like else None)
-        listed = [name for name in known if every_group or not _is_rocketmqs(name)] if group is None else [group]
+        listed = [name for name in known if every_group or not is_rocketmqs_group(name)] if group is None else [group]
         connections = together([partial(connection_of, place, name) for name in listed])
         lags = _lags_of(place, group)
         found = [_group_entry(place, name, online, lags) for name, online in zip(listed, connections, strict=True)]
@@ -77,14 +86,10 @@ def groups(
         say(f"RocketMQ's own groups are left out: {hidden}. --all shows them")
 
 
-def _is_rocketmqs(group: str) -> bool:
-    return group in BUILT_IN_GROUPS or is_system_group(group)
-
-
-async def connection_of(place: LivePlace, group: str) -> ConsumerConnection | None:
-    """The clients that are online; None if none is."""
+async def connection_of(place: LivePlace, group: str, address: str | None = None) -> ConsumerConnection | None:
+    """The clients that are online, at the broker of that address or at all; None if none is."""
     try:
-        return await place.admin.consumer_connection(place.at_brokers(group))
+        return await place.admin.consumer_connection(place.at_brokers(group), address=address)
     except ResponseError as error:
         if error.code in (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR):
             return None
@@ -152,9 +157,9 @@ def brokers(as_json: AsJson = False, connection: Connection = NO_CLUSTER) -> Non
     else:
         print_table(BROKER_HEADINGS, [broker_row(line) for line in lines])
     for error in errors:
-        typer.echo(f"no answer: {error.describe()}", err=True)
+        typer.echo(why_missing(error), err=True)
     if errors:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def broker_lines(settings: ClientSettings) -> tuple[list[dict[str, Any]], list[ClientError]]:
@@ -211,6 +216,11 @@ def first_number(text: str) -> float | None:
         return None
 
 
+def role_of(broker_id: int) -> str:
+    """What a broker of that id is called."""
+    return "master" if broker_id == MASTER_ID else "slave"
+
+
 def broker_row(line: Mapping[str, Any]) -> tuple[Any, ...]:
     """A broker as people read it."""
     disk = line["disk_ratio"]
@@ -219,7 +229,7 @@ def broker_row(line: Mapping[str, Any]) -> tuple[Any, ...]:
         line["cluster"],
         line["broker_name"],
         line["broker_id"],
-        "master" if line["broker_id"] == MASTER_ID else "slave",
+        role_of(line["broker_id"]),
         line["address"],
         line["version"],
         *rates,

@@ -14,6 +14,7 @@ from typing import Annotated, Protocol
 
 import typer
 
+from spark_mq.cli.lag import end_with
 from spark_mq.cli.output import CommandError, say
 from spark_mq.cli.places import Brokers
 from spark_mq.cli.stores import ReadPath, open_cluster
@@ -23,7 +24,7 @@ from spark_mq.lag.figures import LagReport, QueueLag, Reader
 from spark_mq.prometheus import queries, rocketmq
 from spark_mq.prometheus.metric import Family, Metric, family
 from spark_mq.prometheus.page import Page, PrometheusNotFoundError, require_prometheus
-from spark_mq.terminal import stop_on_signal
+from spark_mq.terminal import also_unread, stop_on_signal
 from storage.errors import StorageError
 from storage.names import RETRY_PREFIX, is_system_group, is_system_topic
 
@@ -59,28 +60,36 @@ class Looks:
             if time.monotonic() - self._looked_at >= _LOOK_AGAIN_SECONDS:
                 try:
                     self._families = self.look()
-                except (ClientError, StorageError, OSError) as error:
-                    _LOG.error("nothing is known of the lag: %s: %s", type(error).__name__, error)
+                except Exception as error:  # Prometheus gets a page all the same, and it says that nothing is known
+                    is_known = isinstance(error, ClientError | StorageError | OSError)
+                    trace = None if is_known else error
+                    _LOG.error("nothing is known of the lag: %s: %s", type(error).__name__, error, exc_info=trace)
                     self._families = [family(queries.EXPORTER_UP, [((), 0)])]
                 self._looked_at = time.monotonic()
             found = self._families
         yield from found
 
     def look(self) -> list[Family]:
-        """Look now. Raises ClientError, StorageError, OSError."""
+        """Look now; what is missing is said in the log. Raises ClientError, StorageError, OSError."""
+        found, errors = self.look_once()
+        for error in errors:
+            _LOG.error("some lag is missing: %s: %s", type(error).__name__, error)
+        return found
+
+    def look_once(self) -> tuple[list[Family], tuple[Exception, ...]]:
+        """Look now; and why some lag is missing. Raises ClientError, StorageError, OSError."""
         began = time.monotonic()
         report = self._lag.look()
         brokers = {queue.queue.broker_name for group in report.groups for queue in group.queues}
         if not brokers <= self._known.keys():
             self._known = dict(self._clusters())
-        for error in report.errors:
-            _LOG.error("some lag is missing: %s: %s", type(error).__name__, error)
-        return [
+        families = [
             *lag_families(report, self._known),
             family(queries.EXPORTER_UP, [((), int(not report.errors))]),
             family(queries.EXPORTER_REQUESTS, [((), report.requests)]),
             family(queries.EXPORTER_SECONDS, [((), time.monotonic() - began)]),
         ]
+        return families, report.errors
 
 
 def lag_families(report: LagReport, clusters: Mapping[str, str]) -> Iterator[Family]:
@@ -177,7 +186,8 @@ def exporter(
     """Serve the lag of groups and queries to Prometheus.
 
     Names and labels are those of a broker's own metrics (rocketmq_consumer_lag_messages, rocketmq_consumer_lag_latency_milliseconds).
-    The brokers may be Apache's of any release. A scrape looks anew; SIGTERM and Ctrl-C end it.
+    The brokers may be Apache's of any release. A scrape looks anew; SIGTERM and Ctrl-C end it. With --once the exit code is 1 where
+    something of the page is missing, and a line says why.
     """
     try:
         require_prometheus()
@@ -209,10 +219,12 @@ def exporter(
 
 
 def _run(looks: Looks, host: str, port: int, *, once: bool) -> None:
-    first = looks.look()  # what is wrong now ends the command; later it is a line of the log
     if once:
-        typer.echo(Page(lambda: first).text(), nl=False)
+        found, errors = looks.look_once()
+        typer.echo(Page(lambda: found).text(), nl=False)
+        end_with(errors)
         return
+    looks.look()  # what is wrong now ends the command; later it is a line of the log
     page = Page(looks.families)
     try:
         served = page.serve(host, port)
@@ -220,6 +232,7 @@ def _run(looks: Looks, host: str, port: int, *, once: bool) -> None:
         where = "another process may listen there: --host and --port say where"
         raise CommandError(f"it cannot listen at {host}:{port}: {error.strerror or error}", where) from None
     with served, stop_on_signal() as is_stopping:
-        say(f"metrics: http://{served.address[0]}:{served.address[1]}/metrics")
+        with also_unread():
+            say(f"metrics: http://{served.address[0]}:{served.address[1]}/metrics")
         while not is_stopping():
             time.sleep(_WAIT_SECONDS)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,13 +17,14 @@ from spark_mq.cli.output import (
     CommandError,
     UsageError,
     console,
-    describe,
-    duration_in_words,
+    first_of,
     print_csv,
     print_json,
     print_table,
     say,
+    span_in_words,
     time_text,
+    why_missing,
 )
 from spark_mq.cli.pages import Sheet, print_page
 from spark_mq.cli.places import AsJson, Brokers, Everything, Place, refuse_unknown_topic
@@ -32,11 +33,9 @@ from spark_mq.client.errors import ClientError
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.lag.figures import GroupLag, LagReport, QueueLag, Reader
 from spark_mq.source.offsets import QueueId
-from spark_mq.terminal import interrupt_on_signal
+from spark_mq.terminal import FAILED, interrupt_on_signal
 from storage.errors import StorageError
-from storage.names import BUILT_IN_GROUPS, is_system_group, nearest
-
-NEVER = "never"
+from storage.names import is_rocketmqs_group, nearest
 
 
 class SortBy(StrEnum):
@@ -168,8 +167,7 @@ def lag(
 
 def _is_own(place: Place, reader: Reader, queue: QueueId) -> bool:
     """Whether it is RocketMQ's, or a Spark sink's."""
-    is_group = reader.name in BUILT_IN_GROUPS or is_system_group(reader.name)
-    return is_group or place.is_system_topic(queue.topic)
+    return is_rocketmqs_group(reader.name) or place.is_system_topic(queue.topic)
 
 
 def _refuse_unknown_group(place: Place, group: str | None, topic: str | None, report: LagReport) -> None:
@@ -182,23 +180,20 @@ def _refuse_unknown_group(place: Place, group: str | None, topic: str | None, re
 
 def _end(report: LagReport, fail_above: int | None) -> None:
     """Say what went wrong, is too far behind, or is unknown and so may be too far. Raises typer.Exit(1) in these cases."""
-    _say_missing(report.errors)
-    found = [] if fail_above is None else list(_beyond(report, fail_above))
-    for text in found:
+    end_with(report.errors, [] if fail_above is None else list(_beyond(report, fail_above)))
+
+
+def end_with(errors: Sequence[Exception], beyond: Sequence[str] = ()) -> None:
+    """Say why figures are missing, and what is too far behind. Raises typer.Exit(1) where there is anything to say."""
+    for text in [*map(why_missing, errors), *beyond]:
         typer.echo(text, err=True)
-    if report.errors or found:
-        raise typer.Exit(1)
+    if errors or beyond:
+        raise typer.Exit(FAILED)
 
 
 def _say_missing(errors: Iterable[Exception]) -> None:
-    for text in missing_texts(errors):
-        typer.echo(text, err=True)
-
-
-def missing_texts(errors: Iterable[Exception]) -> list[str]:
-    """Why figures are missing, a line an error."""
-    described = ((error, describe(error)) for error in errors)
-    return [f"no answer: {error if text is None else text.text}" for error, text in described]
+    for error in errors:
+        typer.echo(why_missing(error), err=True)
 
 
 def _beyond(report: LagReport, most: int) -> Iterator[str]:
@@ -247,7 +242,7 @@ def _print(report: LagReport, shown: Shown, where: str, *, as_json: bool) -> Non
         return
     if shown.as_html:
         sheet = queue_sheet(queues) if shown.by_queue else group_sheet(groups)
-        troubles = missing_texts(report.errors)
+        troubles = list(map(why_missing, report.errors))
         print_page(
             "lag.html",
             title="Who is behind",
@@ -280,20 +275,52 @@ QUEUE_HEADINGS = (
 )
 
 
-def group_row(line: GroupLag) -> tuple[Any, ...]:
-    """A group as people read it."""
+class GroupRow(NamedTuple):
+    """A group as people read it, by GROUP_HEADINGS."""
+
+    group: str
+    topics: str | None
+    queues: str
+    unread: int | None
+    worst_queue: str | None
+    oldest_unread: str | None
+    in_per_second: str | None
+    out_per_second: str | None
+    catches_up_in: str | None
+
+
+class QueueRow(NamedTuple):
+    """A queue as people read it, by QUEUE_HEADINGS."""
+
+    group: str
+    topic: str
+    broker: str
+    queue: int
+    group_offset: int | None
+    end: int | None
+    unread: int | None
+    bytes: int | None
+    oldest_unread: str | None
+    in_per_second: str | None
+    out_per_second: str | None
+    catches_up_in: str | None
+
+
+def group_row(line: GroupLag) -> GroupRow:
+    """What a table says of a group."""
     worst = None if line.worst is None else f"{line.worst.queue}: {line.worst.lag:,}"
     queues = f"{len(line.queues)}" + (f" ({line.unknown_queues} unknown)" if line.unknown_queues else "")
-    topics = " ".join(line.topics[:3]) + (f" and {len(line.topics) - 3} more" if len(line.topics) > 3 else "")
-    return _named(line.reader), topics, queues, line.lag, worst, *_times(line)
+    return GroupRow(_named(line.reader), first_of(line.topics), queues, line.lag, worst, *_times(line))
 
 
-def queue_row(line: QueueLag) -> tuple[Any, ...]:
-    """A queue as people read it."""
-    return _named(line.reader), *line.queue, line.group_offset, line.broker_offset, line.lag, line.bytes, *_times(line)
+def queue_row(line: QueueLag) -> QueueRow:
+    """What a table says of a queue."""
+    return QueueRow(
+        _named(line.reader), *line.queue, line.group_offset, line.broker_offset, line.lag, line.bytes, *_times(line)
+    )
 
 
-def total_row(lines: Sequence[GroupLag]) -> tuple[Any, ...]:
+def total_row(lines: Sequence[GroupLag]) -> GroupRow:
     """Over all groups: sums, and the greatest age and time."""
 
     def known(values: Sequence[float | None]) -> list[float]:
@@ -302,12 +329,10 @@ def total_row(lines: Sequence[GroupLag]) -> tuple[Any, ...]:
     lags, ages = known([each.lag for each in lines]), known([each.oldest_unread_ms for each in lines])
     rates = [known([each.in_per_second for each in lines]), known([each.out_per_second for each in lines])]
     longest = max(known([each.catch_up_ms for each in lines]), default=None)
-    shown = (f"{sum(each):,.1f}" if each else None for each in rates)
+    put, got = (f"{sum(each):,.1f}" if each else None for each in rates)
     queues = f"{sum(len(each.queues) for each in lines)}"
-    return (
-        *(f"all {len(lines)}", None, queues, int(sum(lags)) if lags else None, None),
-        *(_age(max(ages, default=None)), *shown, _catch_up(longest)),
-    )
+    unread, age = int(sum(lags)) if lags else None, _span(max(ages, default=None))
+    return GroupRow(f"all {len(lines)}", None, queues, unread, None, age, put, got, _span(longest))
 
 
 def group_sheet(lines: Sequence[GroupLag]) -> Sheet:
@@ -325,19 +350,14 @@ def _named(reader: Reader) -> str:
     return reader.name if reader.kind == "group" else f"{reader.name} (Spark query)"
 
 
-def _times(line: GroupLag | QueueLag) -> tuple[str | None, ...]:
-    rates = (None if rate is None else f"{rate:,.1f}" for rate in (line.in_per_second, line.out_per_second))
-    return _age(line.oldest_unread_ms), *rates, _catch_up(line.catch_up_ms)
+def _times(line: GroupLag | QueueLag) -> tuple[str | None, str | None, str | None, str | None]:
+    put, got = (None if rate is None else f"{rate:,.1f}" for rate in (line.in_per_second, line.out_per_second))
+    return _span(line.oldest_unread_ms), put, got, _span(line.catch_up_ms)
 
 
-def _age(age_ms: float | None) -> str | None:
-    return None if age_ms is None else "" if age_ms == 0 else duration_in_words(int(age_ms))
-
-
-def _catch_up(time_ms: float | None) -> str | None:
-    if time_ms is None or time_ms == 0:
-        return None if time_ms is None else ""
-    return NEVER if math.isinf(time_ms) else duration_in_words(int(time_ms))
+def _span(span_ms: float | None) -> str | None:
+    """Nothing where nothing is unread."""
+    return "" if span_ms == 0 else span_in_words(span_ms)
 
 
 # Objects

@@ -214,20 +214,23 @@ class LivePlace:
         return await self.admin.peek(place, offset, limit, tags)
 
     def by_key(self, search: KeySearch) -> list[FoundMessage]:
-        topic, begin_ms = self.at_brokers(search.topic), search.begin_ms
-        if search.is_unique:
-            call = self.admin.query_by_unique_key(topic, search.key, begin_ms=begin_ms)
-        else:
-            call = self.admin.query_by_key(
-                topic, search.key, limit=search.limit, begin_ms=begin_ms, end_ms=search.end_ms
-            )
         try:
-            found = run(call).messages
+            return run(self.found_by_key(search))
         except TopicRouteNotFoundError:
             return []
+
+    async def found_by_key(self, search: KeySearch, address: str | None = None) -> list[FoundMessage]:
+        """What the broker of that address finds, or every broker of the topic. Raises TopicRouteNotFoundError."""
+        topic, begin_ms = self.at_brokers(search.topic), search.begin_ms
+        if search.is_unique:
+            call = self.admin.query_by_unique_key(topic, search.key, begin_ms=begin_ms, address=address)
+        else:
+            call = self.admin.query_by_key(
+                topic, search.key, limit=search.limit, begin_ms=begin_ms, end_ms=search.end_ms, address=address
+            )
         return [
             FoundMessage(each.broker_name, each.record)
-            for each in found
+            for each in (await call).messages
             if begin_ms <= each.store_time_ms <= search.end_ms
         ]
 
@@ -247,10 +250,11 @@ class LivePlace:
     def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool, with_times: bool = True) -> list[FoundOffset]:
         queues = self.queues(topic)
         return together(
-            [partial(self._offset_by_time, queue, time_ms, upper=upper, with_time=with_times) for queue in queues]
+            [partial(self.offset_by_time, queue, time_ms, upper=upper, with_time=with_times) for queue in queues]
         )
 
-    async def _offset_by_time(self, queue: QueueId, time_ms: int, *, upper: bool, with_time: bool) -> FoundOffset:
+    async def offset_by_time(self, queue: QueueId, time_ms: int, *, upper: bool, with_time: bool) -> FoundOffset:
+        """One of `offsets_by_time`."""
         place = MessageQueue(self.at_brokers(queue.topic), queue.broker_name, queue.queue_id)
         offset = await self.admin.search_offset(place, time_ms, upper=upper)
         if not with_time:

@@ -6,6 +6,7 @@ import csv
 import errno
 import io
 import json
+import math
 import os
 import sys
 import textwrap
@@ -176,8 +177,20 @@ def time_in_words(time_ms: int | None, now_ms: int) -> str | None:
     text = time_text(time_ms)
     if time_ms is None or text is None:
         return None
-    ago = now_ms - time_ms
-    return f"{text} ({duration_in_words(ago)} ago)" if ago >= 0 else f"{text} (in {duration_in_words(-ago)})"
+    return f"{text} ({ago_in_words(time_ms, now_ms)})"
+
+
+def ago_in_words(time_ms: int, now_ms: int) -> str:
+    """How long ago a time is, or in how long it comes."""
+    past_ms = now_ms - time_ms
+    return f"{duration_in_words(past_ms)} ago" if past_ms >= 0 else f"in {duration_in_words(-past_ms)}"
+
+
+def span_in_words(duration_ms: float | None) -> str | None:
+    """A duration that may be unknown (None), or infinite: `never`."""
+    if duration_ms is None:
+        return None
+    return "never" if math.isinf(duration_ms) else duration_in_words(int(duration_ms))
 
 
 def duration_in_words(duration_ms: int) -> str:
@@ -187,6 +200,12 @@ def duration_in_words(duration_ms: int) -> str:
         if count := seconds // length:
             return f"{count:,} {unit}{'' if count == 1 else 's'}"
     return f"{duration_ms} ms"
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many there are more."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return " ".join(names[:most]) + more
 
 
 def body_text(body: bytes, characters: int = 40) -> str:
@@ -236,6 +255,13 @@ def _cause_and_cure(error: Exception) -> tuple[str, str | None]:
         case SparkMqError():
             return error.describe(), "\n".join(error.details()) or None
     return str(error), None
+
+
+def why_missing(error: Exception) -> str:
+    """Why figures of others are shown and some are not: a server's silence, or another reason."""
+    described = describe(error)
+    text = str(error) if described is None else described.text
+    return f"no answer: {text}" if isinstance(error, ClientError) else text
 
 
 def print_error(text: str, hint: str | None, code: int) -> None:

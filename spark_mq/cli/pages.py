@@ -15,7 +15,8 @@ from spark_mq import __version__
 from spark_mq.cli.output import CommandError
 from spark_mq.cli.visible_text import visible
 
-_INSTALL = "pip install 'spark_mq[console]'"
+INSTALL = "pip install 'spark_mq[console]'"
+"""What brings Jinja2 and the console's server."""
 _SHORT, _FEW_COLUMNS = 40, 6
 """Characters of a text that is not folded in a table of few columns; in others half of it."""
 
@@ -27,33 +28,40 @@ def print_page(template: str, **values: Any) -> None:
 
 def render_page(template: str, **values: Any) -> str:
     """The page as text. Raises CommandError where Jinja2 is not installed."""
+    found = page_environment("spark_mq.cli", thousands=True)
+    return str(found.get_template(template).render(version=__version__, **values))
+
+
+def page_environment(package: str, *, thousands: bool) -> Any:
+    """The templates of a package: values are escaped and visible, None is a dash, a name without a value is an error.
+
+    With `thousands` whole numbers have separators. Raises CommandError where Jinja2 is not installed.
+    """
     try:
         jinja2: Any = import_module("jinja2")
     except ModuleNotFoundError as error:
-        raise CommandError("pages are made with Jinja2, which is not installed", _INSTALL) from error
+        raise CommandError("pages are made with Jinja2, which is not installed", INSTALL) from error
     markup = jinja2.utils.markupsafe.Markup
 
     def finalized(value: object) -> object:
-        """A dash for nothing, thousands apart, visible text; markup is the templates' own."""
+        """What is printed of a value; markup is the templates' own."""
         if value is None:
             return "–"
-        if isinstance(value, int) and not isinstance(value, bool):
+        if thousands and isinstance(value, int) and not isinstance(value, bool):
             return f"{value:,}"
         return visible(value) if isinstance(value, str) and not isinstance(value, markup) else value
 
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_template),
+    def template(name: str) -> str:
+        return (files(package) / "templates" / name).read_text("utf-8")
+
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(template),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=finalized,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return str(environment.get_template(template).render(version=__version__, **values))
-
-
-def _template(name: str) -> str:
-    return (files("spark_mq.cli") / "templates" / name).read_text("utf-8")
 
 
 class Sheet(NamedTuple):

@@ -19,6 +19,7 @@ from spark_mq.cli.app import NEW_OBJECTS
 from spark_mq.cli.output import CommandError
 from spark_mq.remoting_server.server import FILES_LEAST, ListenError
 from spark_mq.remoting_server.settings import java_names, read_settings, texts_of_file
+from spark_mq.terminal import also_unread
 from storage.errors import ConfigurationError, StorageError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import need_files, raise_file_limit
@@ -143,7 +144,8 @@ async def _run(
         loop.add_signal_handler(number, stopping.set)
     running = await start()
     _collect_seldom()
-    print(words_of(running), flush=True)
+    with also_unread():
+        print(words_of(running))
     failure: CommandError | None = None
     while failure is None and not stopping.is_set():
         with suppress(TimeoutError):

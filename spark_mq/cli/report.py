@@ -13,9 +13,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from jobs.verify_store import verify_store
-from spark_mq.cli.lag import SortBy, group_sheet, missing_texts, queue_sheet, sort_lines
+from spark_mq.cli.lag import SortBy, group_sheet, queue_sheet, sort_lines
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.output import CommandError, time_in_words, time_text
+from spark_mq.cli.output import CommandError, time_in_words, time_text, why_missing
 from spark_mq.cli.pages import Sheet, render_page
 from spark_mq.cli.places import Everything, Place
 from spark_mq.cli.stores import ReadPath, StorePlace, open_place
@@ -28,7 +28,7 @@ from storage import MessageStore
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
-from storage.names import BUILT_IN_GROUPS, DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group
+from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_rocketmqs_group
 from storage.recovery.quarantine import list_quarantines
 
 DAY_MS = 86_400_000
@@ -74,7 +74,7 @@ def report(
         sizes = topic_sizes(place, found, midnights(now_ms, days), progress)
         lag = _lag(place, own)
         letters, unreadable = dead_letters(place, found)
-        troubles = list(dict.fromkeys([*missing_texts([*errors, *lag.errors]), *unreadable]))
+        troubles = list(dict.fromkeys([*map(why_missing, [*errors, *lag.errors]), *unreadable]))
         damage = store_damage(place.stores, conf, compare=compare) if isinstance(place, StorePlace) else []
         brokers = _brokers(connection, troubles)
     page = render_page(
@@ -125,7 +125,7 @@ def _brokers(connection: Connection, troubles: list[str]) -> Sheet:
     from spark_mq.cli.cluster import BROKER_HEADINGS, broker_lines, broker_row  # a store needs no client
 
     lines, errors = broker_lines(connection.settings())
-    troubles += [text for text in missing_texts(errors) if text not in troubles]
+    troubles += [text for text in map(why_missing, errors) if text not in troubles]
     return Sheet(BROKER_HEADINGS, [broker_row(line) for line in lines], "no broker")
 
 
@@ -247,7 +247,7 @@ def _lag(place: Place, own: Callable[[str], bool]) -> LagReport:
     """Who is behind."""
 
     def keep(reader: Reader, queue: QueueId) -> bool:
-        return not (reader.name in BUILT_IN_GROUPS or is_system_group(reader.name) or own(queue.topic))
+        return not (is_rocketmqs_group(reader.name) or own(queue.topic))
 
     with closing(place.lag_looks()) as looks:
         try:

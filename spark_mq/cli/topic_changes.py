@@ -14,8 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from spark_mq.cli.lag import missing_texts
-from spark_mq.cli.output import CommandError, UsageError, print_json, say
+from spark_mq.cli.output import CommandError, UsageError, print_json, say, why_missing
 from spark_mq.cli.places import (
     AsJson,
     Place,
@@ -325,8 +324,8 @@ def _ask(looks: Callable[[], LagLooks], topic: str, messages: int) -> None:
         raise UsageError(f"deleting topic {topic} cannot be undone: say --yes")
     with closing(looks()) as opened:
         report = opened.look(keep=lambda _, queue: queue.topic == topic)
-    for text in missing_texts(report.errors):
-        say(f"{text}; how many messages are unread there is not known")
+    for error in report.errors:
+        say(f"{why_missing(error)}; how many messages are unread there is not known")
     for each in report.groups:
         say(
             f"{each.reader.name} has {'an unknown number of' if each.lag is None else f'{each.lag:,}'} unread messages there"

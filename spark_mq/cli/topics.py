@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.output import print_json, print_table, say, time_in_words
+from spark_mq.cli.output import first_of, print_json, print_table, say, time_in_words
 from spark_mq.cli.places import AsJson, Everything, QueueNumber, RequiredTopic, Topic, refuse_unknown_topic
 from spark_mq.cli.stores import ReadPath, open_place
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
@@ -66,7 +66,7 @@ def _topic_row(topic: str, entries: Sequence[Mapping[str, Any]]) -> tuple[Any, .
     perms = sorted({text for entry in entries if (text := _permission(entry["perm"])) is not None})
     return (
         topic,
-        " ".join(brokers[:3]) + (f" and {len(brokers) - 3} more" if len(brokers) > 3 else ""),
+        first_of(brokers),
         _added([entry["read_queue_nums"] for entry in entries]),
         _added([entry["write_queue_nums"] for entry in entries]),
         " ".join(perms) or None,

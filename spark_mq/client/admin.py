@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import ipaddress
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -274,10 +274,16 @@ class AsyncAdmin(QueueCalls):
 
     # Groups.
 
-    async def groups(self, cluster: str | None = None) -> dict[str, SubscriptionGroupConfig]:
-        """All consumer groups with their settings (201); of a group that differs between brokers the last broker's."""
+    async def groups(
+        self, cluster: str | None = None, *, address: str | None = None
+    ) -> dict[str, SubscriptionGroupConfig]:
+        """All consumer groups with their settings (201), at the broker of that address, or over the brokers of a cluster or of all.
+
+        Of a group that differs between brokers the last broker's settings.
+        """
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        answers = await self._ask_all(await self.broker_addresses(cluster), make_call(code))
+        addresses = [address] if address is not None else await self.broker_addresses(cluster)
+        answers = await self._ask_all(addresses, make_call(code))
         tables = [read_answer_body(SubscriptionGroupTable, answer, address, code) for address, answer in answers]
         return {name: found for table in tables for name, found in sorted(table.subscription_group_table.items())}
 
@@ -320,19 +326,17 @@ class AsyncAdmin(QueueCalls):
         ]
         return tuple(sorted({client_id for each in found for client_id in each.client_ids}))
 
-    async def consumer_connection(self, group: str) -> ConsumerConnection:
-        """The group's consumers, over all brokers, and what they subscribe to (203). Raises ResponseError 206 where none is online."""
+    async def consumer_connection(self, group: str, *, address: str | None = None) -> ConsumerConnection:
+        """The group's consumers, and what they subscribe to (203): at the broker of that address, or over all brokers.
+
+        Raises ResponseError 206 where none is online.
+        """
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         header = ConsumerGroupRequest(consumer_group=group)
-        answers = await self._of_those_who_know(code, header, group, await self._addresses_of(group))
-        bodies = [read_answer_body(ConsumerConnection, answer, address, code) for address, answer in answers]
-        first = bodies[0]
-        return ConsumerConnection(
-            connections=_distinct(each for body in bodies for each in body.connections),
-            subscription_table={name: found for body in bodies for name, found in body.subscription_table.items()},
-            consume_type=first.consume_type,
-            message_model=first.message_model,
-            consume_from_where=first.consume_from_where,
+        addresses = (address,) if address else await self._addresses_of(group)
+        answers = await self._of_those_who_know(code, header, group, addresses)
+        return joined_connections(
+            [read_answer_body(ConsumerConnection, answer, each, code) for each, answer in answers]
         )
 
     async def producer_connection(self, group: str, topic: str) -> ProducerConnection:
@@ -472,21 +476,30 @@ class AsyncAdmin(QueueCalls):
         return MessageExt.of(record, await self._broker_name(address))
 
     async def query_by_key(
-        self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = _END_OF_TIME
+        self,
+        topic: str,
+        key: str,
+        *,
+        limit: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = _END_OF_TIME,
+        address: str | None = None,
     ) -> FoundMessages:
-        """Messages of the topic with that key, stored between the times, over all its brokers (12)."""
-        found = await self._query(topic, key, limit, begin_ms, end_ms, is_unique=False)
+        """Messages of the topic with that key, stored between the times (12), at the broker of that address, or over all brokers."""
+        found = await self._query(topic, key, limit, begin_ms, end_ms, is_unique=False, address=address)
         return FoundMessages(
             tuple(each for each in found.messages if key in each.keys and each.record.topic == topic),
             found.index_time_ms,
         )
 
-    async def query_by_unique_key(self, topic: str, unique_key: str, *, begin_ms: int = 0) -> FoundMessages:
-        """Messages with that UNIQ_KEY: one, and after tries on several brokers more.
+    async def query_by_unique_key(
+        self, topic: str, unique_key: str, *, begin_ms: int = 0, address: str | None = None
+    ) -> FoundMessages:
+        """Messages with that UNIQ_KEY, as `query_by_key`: one, and after tries on several brokers more.
 
         Java looks back three days; here it is as far as the index goes, unless `begin_ms` says otherwise.
         """
-        found = await self._query(topic, unique_key, 32, begin_ms, _END_OF_TIME, is_unique=True)
+        found = await self._query(topic, unique_key, 32, begin_ms, _END_OF_TIME, is_unique=True, address=address)
         return FoundMessages(
             tuple(each for each in found.messages if each.message_id == unique_key), found.index_time_ms
         )
@@ -559,7 +572,7 @@ class AsyncAdmin(QueueCalls):
         return name
 
     async def _query(
-        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, is_unique: bool
+        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, is_unique: bool, address: str | None
     ) -> FoundMessages:
         code = RequestCode.QUERY_MESSAGE
         query = QueryMessageRequest(
@@ -569,11 +582,9 @@ class AsyncAdmin(QueueCalls):
         fields = {**(request.ext_fields or {}), UNIQUE_KEY_QUERY: str(is_unique).lower()}
         # All brokers check the signature of this version's requests alike.
         request = request._replace(ext_fields=fields, version=ProtocolVersion.V4_9_3)
-        route = await self._instance.route(topic)
+        addresses = (address,) if address else (await self._instance.route(topic)).read_addresses
         accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        answers = await self._ask_all(
-            route.read_addresses, request, topic=topic, accepted=accepted, timeouts=_QUERY_TIMEOUTS
-        )
+        answers = await self._ask_all(addresses, request, topic=topic, accepted=accepted, timeouts=_QUERY_TIMEOUTS)
         messages: list[MessageExt] = []
         index_time_ms = 0
         for address, answer in answers:
@@ -726,6 +737,18 @@ def brokers_of(info: ClusterInfo, cluster: str | None) -> dict[str, Mapping[int,
 
 def _topics(answer: RemotingCommand, address: str) -> tuple[str, ...]:
     return read_answer_body(TopicList, answer, address, RequestCode.QUERY_TOPICS_BY_CONSUMER).topics
+
+
+def joined_connections(bodies: Sequence[ConsumerConnection]) -> ConsumerConnection:
+    """What several brokers know of a group, at least one of them, as one. Pure."""
+    first = bodies[0]
+    return ConsumerConnection(
+        connections=_distinct(each for body in bodies for each in body.connections),
+        subscription_table={name: found for body in bodies for name, found in body.subscription_table.items()},
+        consume_type=first.consume_type,
+        message_model=first.message_model,
+        consume_from_where=first.consume_from_where,
+    )
 
 
 def _distinct(connections: Iterable[ClientConnection]) -> tuple[ClientConnection, ...]:

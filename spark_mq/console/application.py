@@ -26,7 +26,7 @@ from spark_mq.conditions import OptionError, SparkMqError
 from spark_mq.console import message_pages, work_pages
 from spark_mq.console.pages import Console, console_of, page
 from spark_mq.console.security import LOGIN, STATIC, Guard
-from spark_mq.console.views import BusyError, NotThereError
+from spark_mq.console.views import BusyError, MissingError, NotThereError
 from spark_mq.session import SESSION_ERRORS
 from storage.errors import DescribedError, NameIllegalError
 
@@ -108,8 +108,11 @@ async def login(request: Request) -> Response:
 
 # Errors
 
+_BROKEN = 502
+"""A store or a broker does not give what the page needs."""
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (BusyError, 503),
+    (MissingError, _BROKEN),
     (NotThereError, 404),
     (work_pages.ForbiddenError, 403),
     (UsageError, 400),
@@ -118,8 +121,6 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (CommandError, 404),
 )
 _EXPECTED = (CommandError, DescribedError, SparkMqError, OSError, *SESSION_ERRORS)
-_BROKEN = 502
-"""A store or a broker does not give what the page needs."""
 
 
 async def _described(request: Request, error: Exception) -> Response:

@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
-from spark_mq.cli.cluster import connection_of, figures_at, first_number
+from spark_mq.cli.cluster import figures_at, first_number, role_of
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.places import FoundMessage, KeySearch
+from spark_mq.cli.output import why_missing
+from spark_mq.cli.places import FoundMessage
 from spark_mq.client.admin import address_of_id
-from spark_mq.client.errors import ClientError, ResponseError, TopicRouteNotFoundError
+from spark_mq.client.errors import ClientError
 from spark_mq.client.event_loop import run
 from spark_mq.client.message import MessageQueue, decode_records
 from spark_mq.client.pulls import PullStatus
-from spark_mq.client.routes import read_address
 from spark_mq.client.settings import ClientSettings
+from spark_mq.console.cluster_place import ClusterPlace
 from spark_mq.console.store_view import open_transactions
 from spark_mq.console.views import (
     HALVES_LOOKED_AT,
     LONGEST_WAIT_S,
     OFFSETS_LOOKED_AT,
     PAGE_BYTES,
+    PAGE_WAIT_S,
     VIEWS_AT_A_TIME,
     BrokerState,
     BusyError,
     DelayLevel,
+    MissingError,
     NotThereError,
     Page,
     Timers,
     Transactions,
+    raise_missing,
 )
 from spark_mq.lag.figures import LagReport
 from spark_mq.lag.of_cluster import ClusterLag
-from spark_mq.remoting.administration import ConsumerConnection, TopicOffset
+from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pulled_records import PulledPart, slice_of
 from storage import Message
@@ -46,11 +50,13 @@ from storage.format.record import decode_offset_message_id
 from storage.names import MASTER_ID, same_address
 from storage.queues.scan import QueueSlice
 from storage.rules.half_messages import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE_ID, ended_halves
-from storage.rules.response_codes import ResponseCode
 from storage.transaction.half_queue import halves_of
 
+T = TypeVar("T")
+
 _PULLED = 32
-_PULLS_OF_TAGS = 64
+_PULLS = 64
+"""For one part of a queue: a broker looks at a bounded number of entries for tags, and gives one large message at a time."""
 _LEVELS = "scheduleMessageOffset_"
 _TROUBLES = ("storeFailure", "followingTrouble")
 _FIGURES = {
@@ -93,11 +99,11 @@ class ClusterViews:
         self._room = threading.BoundedSemaphore(VIEWS_AT_A_TIME)
 
     @contextmanager
-    def opened(self) -> Iterator[ClusterView]:
+    def opened(self, wait_s: float | None = PAGE_WAIT_S) -> Iterator[ClusterView]:
         if not self._room.acquire(timeout=LONGEST_WAIT_S):
             raise BusyError
         try:
-            with closing(_Place(self._settings)) as place:
+            with closing(ClusterPlace(self._settings, wait_s)) as place:
                 yield ClusterView(place)
         finally:
             self._room.release()
@@ -111,60 +117,19 @@ class ClusterViews:
         self._kept.close()
 
 
-class _Place(LivePlace):
-    """A place that goes on without a broker that does not answer: its queues are missing, and `troubles` has the reason.
+@dataclass(slots=True)
+class _Walk:
+    """Where a look through a queue is, what it has found, and how many bytes more it may find."""
 
-    A command raises the first error instead. A topic of which no broker answers has no queues here.
-    """
-
-    def __init__(self, settings: ClientSettings) -> None:
-        super().__init__(settings)
-        self.troubles: dict[str, ClientError] = {}
-        """By broker name. Such a broker is not asked again by this place."""
-        self.incomplete: set[str] = set()
-        """The topics that miss queues."""
-
-    def by_key(self, search: KeySearch) -> list[FoundMessage]:
-        return [each._replace(message=self.shown(each.message)) for each in super().by_key(search)]
-
-    def by_message_id(self, msg_id: str, topic: str | None) -> list[FoundMessage]:
-        return [each._replace(message=self.shown(each.message)) for each in super().by_message_id(msg_id, topic)]
-
-    def messages(self, queue: QueueId, start: int, end: int) -> Iterator[Message]:
-        return map(self.shown, super().messages(queue, start, end))
-
-    def shown(self, message: Message) -> Message:
-        """With the topic's name as this place has it, so that links lead back to the message."""
-        here = self.here(message.topic)
-        return message if here == message.topic else replace(message, topic=here)
-
-    async def _stats_of(self, topic: str) -> dict[QueueId, TopicOffset]:
-        try:
-            route = await self.admin.route(self.at_brokers(topic))
-        except TopicRouteNotFoundError:
-            return {}
-        asked = [(name, read_address(found)) for name, found in sorted(route.brokers.items()) if found]
-        answers = await asyncio.gather(*(self._stats_at(topic, *each) for each in asked))
-        return {queue: offset for found in answers for queue, offset in found.items()}
-
-    async def _stats_at(self, topic: str, name: str, address: str) -> dict[QueueId, TopicOffset]:
-        try:
-            if name in self.troubles:
-                raise self.troubles[name]
-            found = await self.admin.topic_stats(self.at_brokers(topic), address=address)
-        except ClientError as error:
-            if isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
-                return {}
-            self.troubles[name] = error
-            self.incomplete.add(topic)
-            return {}
-        return {QueueId(topic, queue.broker_name, queue.queue_id): each for queue, each in sorted(found.items())}
+    at: int
+    found: list[Message | Unreadable] = field(default_factory=list)
+    room: int = PAGE_BYTES
 
 
 class ClusterView:
     """The view of a cluster."""
 
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, place: ClusterPlace) -> None:
         self.place = place
 
     @property
@@ -193,46 +158,43 @@ class ClusterView:
         return self.place.newest_ms(queue)
 
     def page(self, queue: QueueId, start: int, count: int) -> Page:
+        return self._page(queue, start, count, count, "*")
+
+    def tagged(self, queue: QueueId, start: int, count: int, tags: str, offsets: int = OFFSETS_LOOKED_AT) -> Page:
+        return self._page(queue, start, offsets, count, tags)
+
+    def _page(self, queue: QueueId, start: int, most_offsets: int, count: int, tags: str) -> Page:
         minimum, maximum = self._bounds(queue)
         start = min(max(start, minimum), maximum)
-        end = min(start + count, maximum)
-        found: list[Message | Unreadable] = []
-        room = PAGE_BYTES
-        for message in self.place.messages(queue, start, end):
-            found.append(message)
-            room -= message.size_bytes
-            if room <= 0:
-                end = message.queue_offset + 1
-                break
-        return Page(found, start, end)
+        walk = _Walk(start)
+        end = min(start + most_offsets, maximum)
+        run(self.place.asked(queue.broker_name, partial(self._walk, walk, queue, end, count, tags)))
+        return Page(walk.found, start, walk.at)
 
-    def tagged(self, queue: QueueId, start: int, count: int, tags: str) -> Page:
-        minimum, maximum = self._bounds(queue)
-        start = at = min(max(start, minimum), maximum)
-        wanted = {tag.strip() for tag in tags.split("||")}
-        takes_all = tags.strip() == "*"
-        room = PAGE_BYTES
-        found: list[Message | Unreadable] = []
-        for _ in range(_PULLS_OF_TAGS):
-            if at >= maximum or at - start >= OFFSETS_LOOKED_AT or len(found) >= count or room <= 0:
-                break
-            result = run(self.place.pulled(queue, at, min(_PULLED, count - len(found)), tags))
-            if result.status is PullStatus.FOUND:  # a broker compares hashes
-                got = [
-                    self.place.shown(each)
-                    for each in decode_records(result.records)
-                    if takes_all or each.tags in wanted
-                ]
-                found += got
-                room -= sum(each.size_bytes for each in got)
-            if result.next_offset <= at:
-                break
-            at = result.next_offset
-        return Page(found, start, at)
+    async def _walk(self, walk: _Walk, queue: QueueId, end: int, count: int, tags: str) -> None:
+        """Pull on, up to an offset or to so many messages. What was found stays where a later pull fails."""
+        wanted = None if tags.strip() == "*" else {tag.strip() for tag in tags.split("||")}
+        for _ in range(_PULLS):
+            if walk.at >= end or len(walk.found) >= count or walk.room <= 0:
+                return
+            result = await self.place.pulled(queue, walk.at, min(_PULLED, count - len(walk.found)), tags)
+            stop = min(result.next_offset, end)
+            found = decode_records(result.records) if result.status is PullStatus.FOUND else []
+            for message in found:
+                if not walk.at <= message.queue_offset < end or walk.room <= 0:
+                    continue
+                if wanted is None or message.tags in wanted:  # a broker compares hashes
+                    walk.found.append(self.place.shown(message))
+                    walk.room -= message.size_bytes
+                    stop = message.queue_offset + 1 if walk.room <= 0 else stop
+            if stop <= walk.at:
+                return
+            walk.at = stop
 
     def _bounds(self, queue: QueueId) -> tuple[int, int]:
         if queue not in self.place.queues(queue.topic):
-            raise self.troubles.get(queue.broker_name) or NotThereError(
+            raise_missing(self, queue.broker_name)
+            raise NotThereError(
                 f"there is no queue {queue.queue_id} of topic {queue.topic} at broker {queue.broker_name}"
             )
         return self.place.bounds(queue)
@@ -241,9 +203,13 @@ class ClusterView:
         """Asks only a broker of this cluster: the id names an address, and anybody may have written it."""
         host, port, _ = decode_offset_message_id(msg_id)
         address = address_of_id(host, port)
-        if not any(same_address(address, known) for *_, known in self._addresses()):
+        name = next((name for _, name, _, known in self._addresses() if same_address(address, known)), None)
+        if name is None:
             raise NotThereError(f"the id names the broker {address}, and the cluster has none of that address")
-        return self.place.by_message_id(msg_id, None)
+        try:
+            return self.place.by_message_id(msg_id, None)
+        except ClientError as error:
+            raise MissingError(name, error) from error
 
     def here(self, topic: str) -> str:
         return self.place.here(topic)
@@ -252,39 +218,32 @@ class ClusterView:
         return None
 
     def members(self, group: str) -> ConsumerConnection | None:
-        return run(connection_of(self.place, group))
+        return self.place.members(group)
 
     def transactions(self) -> list[Transactions]:
-        names = sorted({name for _, name, broker_id, _ in self._addresses() if broker_id == MASTER_ID})
-        found = []
-        for name in names:
-            try:
-                found.append(self._transactions(name))
-            except ClientError as error:
-                self.place.troubles[name] = error
-        return found
+        return self._of_masters(lambda name, _: self._transactions(name))
 
-    def _transactions(self, name: str) -> Transactions:
+    async def _transactions(self, name: str) -> Transactions:
         admin = self.place.admin
         queues = [MessageQueue(topic, name, QUEUE_ID) for topic in (HALF_TOPIC, OP_TOPIC)]
-        run(admin.route(HALF_TOPIC))
-        starts = [run(admin.group_offset(GROUP, queue)) for queue in queues]
-        bounds = [(run(admin.min_offset(queue)), run(admin.max_offset(queue))) for queue in queues]
+        await admin.route(HALF_TOPIC)
+        starts = [await admin.group_offset(GROUP, queue) for queue in queues]
+        bounds = [(await admin.min_offset(queue), await admin.max_offset(queue)) for queue in queues]
         (half_start, half_end), (op_start, op_end) = (
             (minimum if start is None else min(max(start, minimum), maximum), maximum)
             for start, (minimum, maximum) in zip(starts, bounds, strict=True)
         )
         stop = min(half_end, half_start + HALVES_LOOKED_AT)
-        halves = self._slice(HALF_TOPIC, name, half_start, stop)
+        halves = await self._slice(HALF_TOPIC, name, half_start, stop)
         op_stop = min(op_end, op_start + HALVES_LOOKED_AT)
-        ended = ended_halves(*self._slice(OP_TOPIC, name, op_start, op_stop)).half_offsets
+        ended = ended_halves(*await self._slice(OP_TOPIC, name, op_start, op_stop)).half_offsets
         return open_transactions(name, halves_of(*halves), ended, half_end - stop + op_end - op_stop)
 
-    def _slice(self, topic: str, name: str, start: int, end: int) -> QueueSlice:
+    async def _slice(self, topic: str, name: str, start: int, end: int) -> QueueSlice:
         """Records of queue 0 of a transaction topic."""
         queue, parts = QueueId(topic, name, QUEUE_ID), []
         while start < end:
-            result = run(self.place.pulled(queue, start, _PULLED))
+            result = await self.place.pulled(queue, start, _PULLED)
             if result.next_offset <= start:
                 break
             stop = min(result.next_offset, end)
@@ -294,19 +253,16 @@ class ClusterView:
         return slice_of(parts, topic.encode(), QUEUE_ID)
 
     def timers(self) -> list[Timers]:
-        masters = [(name, address) for _, name, broker_id, address in self._addresses() if broker_id == MASTER_ID]
-        found = together([partial(figures_at, self.place.admin, address) for _, address in masters])
-        shown = []
-        for (name, _), figures in zip(masters, found, strict=True):
-            try:
-                if isinstance(figures, ClientError):
-                    raise figures
-                shown.append(self._timers(name, figures))
-            except ClientError as error:
-                self.place.troubles[name] = error
-        return shown
+        return self._of_masters(self._timers)
 
-    def _timers(self, name: str, figures: Mapping[str, str]) -> Timers:
+    def _of_masters(self, call: Callable[[str, str], Awaitable[T]]) -> list[T]:
+        """What the call gives of the name and address of each master that answers."""
+        masters = [(name, address) for _, name, broker_id, address in self._addresses() if broker_id == MASTER_ID]
+        found = together([partial(self.place.asked, name, partial(call, name, address)) for name, address in masters])
+        return [each for each in found if each is not None]
+
+    async def _timers(self, name: str, address: str) -> Timers:
+        figures = await self.place.admin.runtime_info(address)
         levels = []
         for figure, text in figures.items():
             level, (first, _, last) = figure.removeprefix(_LEVELS), text.partition(",")
@@ -314,13 +270,14 @@ class ClusterView:
                 continue
             offset, end = int(first), int(last)
             if offset < end:
-                levels.append(DelayLevel(int(level), end - offset, None, self._stored_ms(name, int(level), offset)))
+                since_ms = await self._stored_ms(name, int(level), offset)
+                levels.append(DelayLevel(int(level), end - offset, None, since_ms))
         timer = {shown: figures.get(figure) for shown, figure in _TIMER.items()}
         return Timers(name, sorted(levels), timer if any(timer.values()) else {}, [])
 
-    def _stored_ms(self, name: str, level: int, offset: int) -> int | None:
+    async def _stored_ms(self, name: str, level: int, offset: int) -> int | None:
         """When the first message that waits at a level was stored."""
-        result = run(self.place.pulled(QueueId(SCHEDULE_TOPIC, name, level - 1), offset, 1))
+        result = await self.place.pulled(QueueId(SCHEDULE_TOPIC, name, level - 1), offset, 1)
         found = decode_records(result.records) if result.status is PullStatus.FOUND else []
         return found[0].store_time_ms if found else None
 
@@ -331,9 +288,9 @@ class ClusterView:
 def _state(
     cluster: str | None, name: str, broker_id: int, address: str, found: Mapping[str, str] | ClientError
 ) -> BrokerState:
-    role = "master" if broker_id == MASTER_ID else "slave"
+    role = role_of(broker_id)
     if isinstance(found, ClientError):
-        return BrokerState(cluster, name, broker_id, role, address, None, {}, f"no answer: {found.describe()}")
+        return BrokerState(cluster, name, broker_id, role, address, None, {}, why_missing(found))
     figures: dict[str, str | int | float | None] = {
         "in a second": first_number(found.get("putTps", "")),
         "out a second": first_number(found.get("getTransferredTps", "")),

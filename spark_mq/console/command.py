@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spark_mq.cli.output import CommandError, UsageError
+from spark_mq.cli.pages import INSTALL
 from spark_mq.cli.processes import Verbose, file_content, serve
 from spark_mq.cli.stores import ReadPath, one_store
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
@@ -110,8 +111,7 @@ def _needing_extra() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        hint = "pip install 'spark_mq[console]'"
-        raise CommandError(f"the console needs the package {error.name}", hint) from error
+        raise CommandError(f"the console needs the package {error.name}", INSTALL) from error
 
 
 def _place(listen: str) -> tuple[str, int]:

@@ -17,7 +17,7 @@ from spark_mq.cli.places import FoundMessage, KeySearch
 from spark_mq.client.trace import TraceLine, read_trace
 from spark_mq.console.pages import Asked, console_of, link, message_link, page
 from spark_mq.console.shown import as_hex, as_json, as_text, beginning, body_of
-from spark_mq.console.views import PAGE_BYTES, NotThereError, Page, View, one_of
+from spark_mq.console.views import OFFSETS_LOOKED_AT, PAGE_BYTES, NotThereError, Page, View, one_of, raise_missing
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.errors import CorruptMessageError
@@ -210,17 +210,10 @@ def _wanted_queue(view: View, asked: Asked, name: str, queues: list[QueueId]) ->
         raise UsageError(f"queue {number} is at {len(brokers)} brokers: name one of {', '.join(brokers)}")
     found = QueueId(name, broker or "".join(brokers), number)
     if found not in queues:
-        _raise_trouble(view, broker)
+        raise_missing(view, broker)
         known = sorted({each.queue_id for each in queues})
         raise NotThereError(f"there is no queue {number} of topic {name}", f"there are {known}" if known else None)
     return found
-
-
-def _raise_trouble(view: View, broker_name: str | None) -> None:
-    """Of what is not found: the broker may have it, and does not answer. Without its name it may be any broker's."""
-    for name, error in view.troubles.items():
-        if broker_name in (None, name):
-            raise error
 
 
 def _of_queue(
@@ -229,17 +222,19 @@ def _of_queue(
     minimum, maximum = view.place.bounds(queue)
     start = asked.number("offset")
     if start is None and time_ms is not None:
-        start = _offsets_at(view, queue.topic, time_ms)[queue]
+        start = _offsets_at(view, queue.topic, time_ms).get(queue)
+        if start is None:
+            raise_missing(view, queue.broker_name)
     if start is None:
         start = minimum if tags is not None else maximum - MESSAGES_A_PAGE
-    found = _part(view, queue, start, MESSAGES_A_PAGE, tags)
+    found = _part(view, queue, start, MESSAGES_A_PAGE, tags, OFFSETS_LOOKED_AT)
     return found.messages, Position(queue, found.start, found.end, minimum, maximum, tags)
 
 
-def _part(view: View, queue: QueueId, start: int, count: int, tags: str | None) -> Page:
+def _part(view: View, queue: QueueId, start: int, count: int, tags: str | None, offsets: int) -> Page:
     if tags is None:
         return view.page(queue, max(0, start), count)
-    return view.tagged(queue, max(0, start), count, tags)
+    return view.tagged(queue, max(0, start), count, tags, offsets)
 
 
 def _offsets_at(view: View, name: str, time_ms: int) -> dict[QueueId, int]:
@@ -249,20 +244,23 @@ def _offsets_at(view: View, name: str, time_ms: int) -> dict[QueueId, int]:
 def _of_topic(
     view: View, name: str, queues: list[QueueId], time_ms: int | None, tags: str | None
 ) -> tuple[str, list[Row], None]:
-    """A few messages of each queue: the newest ones, or those from a time on."""
+    """A few messages of each queue: the newest ones, or those from a time on, or those with tags among a share of the offsets."""
     each_queue = max(1, MESSAGES_A_PAGE // max(1, len(queues)))
-    starts = {} if time_ms is None else _offsets_at(view, name, time_ms)
+    offsets = OFFSETS_LOOKED_AT // max(1, min(len(queues), MESSAGES_A_PAGE))
+    starts = None if time_ms is None else _offsets_at(view, name, time_ms)
     found: list[Row] = []
     for queue in queues[:MESSAGES_A_PAGE]:
         minimum, maximum = view.place.bounds(queue)
         newest = minimum if tags is not None else max(minimum, maximum - each_queue)
-        part = _part(view, queue, starts.get(queue, newest), each_queue, tags)
-        found += _rows(queue.broker_name, part.messages)
+        start = newest if starts is None else starts.get(queue)
+        if start is not None:  # else its broker has not said it
+            found += _rows(queue.broker_name, _part(view, queue, start, each_queue, tags, offsets).messages)
     found.sort(key=lambda row: row.store_time_ms, reverse=time_ms is None)
     which = "The newest messages" if time_ms is None else "The first messages from that time on"
     if tags is not None:
-        which = f"The first messages with tag {tags}"
-    return (f"{which} of each queue" if len(queues) > 1 else which), found, None
+        which = f"The first messages with tag {tags} among {offsets:,} offsets"
+    of_queues = "each queue" if len(queues) <= MESSAGES_A_PAGE else f"the first {MESSAGES_A_PAGE} queues"
+    return (f"{which} of {of_queues}" if len(queues) > 1 else which), found, None
 
 
 # One message
@@ -334,7 +332,7 @@ def _wanted(view: View, asked: Asked) -> FoundMessage:
     if number is None or offset is None:
         raise UsageError("the address names no queue, or no offset")
     if queue not in view.place.queues(name):
-        _raise_trouble(view, queue.broker_name)
+        raise_missing(view, queue.broker_name)
         one_of(name, set(view.place.known_topics()), "topic")
         raise NotThereError(f"there is no queue {number} of topic {name} at broker {queue.broker_name}")
     minimum, maximum = view.place.bounds(queue)
@@ -344,6 +342,7 @@ def _wanted(view: View, asked: Asked) -> FoundMessage:
             raise CommandError(f"no message: {trouble.describe()}")
         case [Message() as one] if one.queue_offset == offset:
             return FoundMessage(queue.broker_name, one)
+    raise_missing(view, queue.broker_name)
     raise NotThereError(
         f"there is no message at offset {offset} of queue {number}", f"it has offsets {minimum} to {maximum - 1}"
     )

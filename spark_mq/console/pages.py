@@ -6,20 +6,19 @@ template that names a value that is not there is an error.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from spark_mq import __version__
-from spark_mq.cli.output import UsageError, duration_in_words, time_text
+from spark_mq.cli.output import UsageError, ago_in_words, span_in_words, time_text, why_missing
+from spark_mq.cli.pages import page_environment
 from spark_mq.cli.visible_text import visible
 from spark_mq.console.replays import Replays
 from spark_mq.console.samples import Samples
@@ -122,16 +121,7 @@ def when(time_ms: int | None) -> str | None:
 
 def ago(time_ms: int | None, now_ms: int) -> str | None:
     """How long ago a time is, or in how long it comes."""
-    if time_ms is None:
-        return None
-    past = now_ms - time_ms
-    return f"{duration_in_words(past)} ago" if past >= 0 else f"in {duration_in_words(-past)}"
-
-
-def duration(duration_ms: float | None) -> str | None:
-    if duration_ms is None:
-        return None
-    return "never" if math.isinf(duration_ms) else duration_in_words(int(duration_ms))
+    return None if time_ms is None else ago_in_words(time_ms, now_ms)
 
 
 def number(value: object) -> object:
@@ -139,13 +129,6 @@ def number(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-
-
-def finalized(value: object) -> object:
-    """What a template prints of a value: a dash for nothing, visible text; markup is the templates' own."""
-    if value is None:
-        return "–"
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def as_typed(text: str | None) -> Markup:
@@ -159,20 +142,14 @@ def lines(text: str) -> Markup:
 
 
 @cache
-def _environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("spark_mq.console"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=finalized,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def _environment() -> Any:
+    made = page_environment("spark_mq.console", thousands=False)
     made.globals |= {"link": link, "message_link": message_link, "version": __version__}
     made.filters |= {
         "when": when,
         "ago": ago,
-        "duration": duration,
+        "duration": span_in_words,
+        "why_missing": why_missing,
         "number": number,
         "as_typed": as_typed,
         "lines": lines,

@@ -14,8 +14,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from spark_mq.cli.output import describe
-from spark_mq.console.views import Views
+from spark_mq.cli.output import describe, why_missing
+from spark_mq.console.views import LONGEST_WAIT_S, BusyError, Views
 from spark_mq.lag.figures import GroupLag, LagReport, Reader
 from storage.epoch_times import current_time_ms
 
@@ -58,7 +58,7 @@ class Samples:
         self._last_ends: deque[_Ends] = deque()
         self._report: LagReport | None = None
         self._lock = threading.Lock()
-        self._first = threading.Lock()
+        self._has_looked = threading.Event()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="console-samples", daemon=True)
         self._error: Exception | None = None
@@ -81,6 +81,7 @@ class Samples:
                 self.take()
             except Exception as error:  # the next look may succeed; until then pages say why there is none
                 self._note(error)
+            self._has_looked.set()
             took_s = time.monotonic() - begin_s
             self._ends.wait(max(self._interval_s, _REST * took_s))
 
@@ -102,7 +103,7 @@ class Samples:
         with self._lock:
             self._report = report
             self._add(now_ms, report)
-        trouble = str(report.errors[0]) if report.errors else None
+        trouble = why_missing(report.errors[0]) if report.errors else None
         try:
             ends = self._ends_now(now_ms)
         except Exception as error:
@@ -117,7 +118,7 @@ class Samples:
 
     def _ends_now(self, now_ms: int) -> _Ends:
         ends: dict[str, int] = {}
-        with self._views.opened() as view:
+        with self._views.opened(wait_s=None) as view:
             for queue in view.place.queues(None):
                 ends[queue.topic] = ends.get(queue.topic, 0) + view.place.bounds(queue)[1]
             incomplete = frozenset(view.incomplete)
@@ -146,14 +147,15 @@ class Samples:
                 del self._unread[pair]
 
     def report(self) -> LagReport:
-        """Who is behind, by the last look that succeeded. Before one, a look is made now, and others wait for it; if looks have failed
-        until now, raises the last one's error: the next look of the thread may succeed.
+        """Who is behind, by the last look that succeeded. The first one is waited for; BusyError where it takes long.
+
+        If looks have failed until now, raises the last one's error: the next look of the thread may succeed.
         """
-        if (found := self._newest()) is not None:
-            return found
-        with self._first:
+        if (found := self._newest()) is None and self._has_looked.wait(LONGEST_WAIT_S):
             found = self._newest()
-            return self.take() if found is None else found
+        if found is None:
+            raise BusyError("the first look at who is behind takes long: a broker may not answer")
+        return found
 
     def _newest(self) -> LagReport | None:
         with self._lock:

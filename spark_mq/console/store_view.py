@@ -75,7 +75,7 @@ class StoreViews:
         self._lag_lock = threading.Lock()
 
     @contextmanager
-    def opened(self) -> Iterator[StoreView]:
+    def opened(self, wait_s: float | None = None) -> Iterator[StoreView]:
         try:
             cluster = self._free.get(timeout=LONGEST_WAIT_S)
         except Empty:
@@ -136,12 +136,12 @@ class StoreView:
                 break
         return Page(found, start, end)
 
-    def tagged(self, queue: QueueId, start: int, count: int, tags: str) -> Page:
+    def tagged(self, queue: QueueId, start: int, count: int, tags: str, offsets: int = OFFSETS_LOOKED_AT) -> Page:
         store, (minimum, maximum) = self._store(queue), self._cluster.bounds(queue)
         start = at = min(max(start, minimum), maximum)
         found: list[Message | Unreadable] = []
         room = PAGE_BYTES
-        while at < maximum and at - start < OFFSETS_LOOKED_AT and len(found) < count and room > 0:
+        while at < maximum and at - start < offsets and len(found) < count and room > 0:
             got = store.get(
                 queue.topic, queue.queue_id, at, count - len(found), tags=tags, max_bytes=min(room, MAX_TRANSFER_BYTES)
             )

@@ -31,7 +31,9 @@ TIMED_MESSAGES = 100
 VIEWS_AT_A_TIME = 4
 """So many requests look at once: what they hold is bounded, and threads stay free for the login and the files of pages."""
 LONGEST_WAIT_S = 10.0
-"""For a view."""
+"""For a view, and for the first look at who is behind."""
+PAGE_WAIT_S = 10.0
+"""For one broker, over all that a page asks it. What it has not given by then is missing on the page, which says so."""
 
 
 class BrokerState(NamedTuple):
@@ -128,7 +130,7 @@ class View(Protocol):
 
     @property
     def troubles(self) -> Mapping[str, Exception]:
-        """Why what a broker has is missing in what was asked until now, by broker name."""
+        """Why what a broker has is missing in what was asked until now, by broker name. A page shows them."""
         ...
 
     @property
@@ -146,10 +148,10 @@ class View(Protocol):
         """The messages at up to `count` offsets from `start` on; fewer of large ones: PAGE_BYTES, and the message that exceeds them."""
         ...
 
-    def tagged(self, queue: QueueId, start: int, count: int, tags: str) -> Page:
+    def tagged(self, queue: QueueId, start: int, count: int, tags: str, offsets: int = OFFSETS_LOOKED_AT) -> Page:
         """Up to `count` messages from an offset on with one of the tags (`A || B`, `*`), fewer of large ones.
 
-        It ends after OFFSETS_LOOKED_AT offsets.
+        It ends after so many offsets.
         """
         ...
 
@@ -189,7 +191,9 @@ class Views(Protocol):
     @property
     def is_cluster(self) -> bool: ...
 
-    def opened(self) -> AbstractContextManager[View]: ...
+    def opened(self, wait_s: float | None = PAGE_WAIT_S) -> AbstractContextManager[View]:
+        """A view of now. Each broker is waited for so long in all; None: as long as its requests wait. Stores answer at once."""
+        ...
 
     def lags(self) -> LagReport:
         """Who is behind, with rates since the calls of the last minute."""
@@ -206,11 +210,25 @@ def one_of(wanted: str, known: Mapping[str, Any] | Sequence[str] | set[str], wha
     return wanted
 
 
-class BusyError(CommandError):
-    """All views are taken."""
+def raise_missing(view: View, broker_name: str | None = None) -> None:
+    """Of what was not found: raises MissingError if it may be at a broker whose answer is missing; without a name, at any broker."""
+    for name, error in view.troubles.items():
+        if broker_name in (None, name):
+            raise MissingError(name, error) from error
 
-    def __init__(self) -> None:
-        super().__init__(f"{VIEWS_AT_A_TIME} other pages are being made", "load the page again in a while")
+
+class BusyError(CommandError):
+    """What the page needs is not to be had now."""
+
+    def __init__(self, what: str = f"{VIEWS_AT_A_TIME} other pages are being made") -> None:
+        super().__init__(what, "load the page again in a while")
+
+
+class MissingError(CommandError):
+    """What the page is about is at a broker that does not answer, or may be there."""
+
+    def __init__(self, broker_name: str, error: Exception) -> None:
+        super().__init__(f"what broker {broker_name} has cannot be shown: {error}")
 
 
 class NotThereError(UsageError):

@@ -11,20 +11,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from jobs.replay_dead_letters import LIMIT, Replay
+from spark_mq.cli.lag import GROUP_HEADINGS, QUEUE_HEADINGS, group_row, queue_row
 from spark_mq.cli.output import CommandError, UsageError
-from spark_mq.client.errors import ClientError
 from spark_mq.console.pages import Asked, Console, console_of, link, page
 from spark_mq.console.replays import PREVIEW_LINES, audit_rows
-from spark_mq.console.views import NotThereError
+from spark_mq.console.views import NotThereError, raise_missing
 from spark_mq.lag.figures import GroupLag, Reader
 from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.replay import TARGETS
 from spark_mq.source.archive_table import ArchiveTable, message_rows
 from storage.names import (
-    BUILT_IN_GROUPS,
     DEAD_LETTER_PREFIX,
     dead_letter_topic,
-    is_system_group,
+    is_rocketmqs_group,
     retry_topic,
     validate_group,
 )
@@ -48,12 +47,19 @@ def groups(request: Request) -> Response:
     report = console_of(request).samples.report()
     shown = [each for each in report.groups if shows_all or not _is_rocketmqs(each.reader)]
     shown.sort(key=lambda each: (-(each.lag or 0), each.reader))
-    hidden = len(report.groups) - len(shown)
-    return page(request, "groups.html", report=report, groups=shown, hidden=hidden, shows_all=shows_all)
+    return page(
+        request,
+        "groups.html",
+        report=report,
+        headings=GROUP_HEADINGS,
+        groups=[(each, group_row(each)) for each in shown],
+        hidden=len(report.groups) - len(shown),
+        shows_all=shows_all,
+    )
 
 
 def _is_rocketmqs(reader: Reader) -> bool:
-    return reader.kind == "group" and (reader.name in BUILT_IN_GROUPS or is_system_group(reader.name))
+    return reader.kind == "group" and is_rocketmqs_group(reader.name)
 
 
 def group(request: Request) -> Response:
@@ -62,27 +68,25 @@ def group(request: Request) -> Response:
     report = console.samples.report()
     found = next((each for each in report.groups if each.reader == reader), None)
     members: ConsumerConnection | None = None
-    members_trouble: str | None = None
     with console.views.opened() as view:
         if reader.kind == "group":
-            try:
-                members = view.members(reader.name)
-            except ClientError as error:
-                if found is None:
-                    raise
-                members_trouble = str(error)
+            members = view.members(reader.name)
             if found is None and members is None and reader.name not in view.place.groups():
+                raise_missing(view)
                 raise NotThereError(f"there is no group {reader.name}, or no offset of it is stored")
         topics = set(view.place.known_topics())
     own = [name for name in (retry_topic(reader.name), dead_letter_topic(reader.name)) if name in topics]
+    lag = found or _nothing(reader)
     return page(
         request,
         "group.html",
         reader=reader,
         errors=report.errors,
-        lag=found or _nothing(reader),
+        lag=lag,
+        headings=QUEUE_HEADINGS,
+        queues=[queue_row(each) for each in lag.queues],
         members=members,
-        members_trouble=members_trouble,
+        missing=view.troubles,
         own=own,
         topics=topics,
     )
@@ -132,8 +136,7 @@ def _dead_letters(request: Request, asked: Asked, preview: list[str] | None) -> 
         return page(request, "dead_letters.html", letters=sorted(letters), missing=view.troubles)
     of_group = next((each for each in letters if each.group == name), None)
     if of_group is None:
-        for error in view.troubles.values():
-            raise error
+        raise_missing(view)
         raise NotThereError(f"group {name} has no dead letters")
     return page(
         request,

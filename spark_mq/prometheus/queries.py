@@ -1,4 +1,6 @@
-"""The metrics of Spark's streaming queries and of `spark-mq exporter`, by names of this package: RocketMQ has none for them."""
+"""Metrics by names of this package, because RocketMQ has none for them: of Spark's streaming queries, of `spark-mq exporter`, and what
+a broker's own page lacks.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +39,10 @@ LAG_UNKNOWN = _gauge(
 EXPORTER_UP = _gauge("exporter_up", "1 if the last look at the brokers or stores found all of them")
 EXPORTER_REQUESTS = _gauge("exporter_look_requests", "Requests to brokers and name servers of the last look")
 EXPORTER_SECONDS = _gauge("exporter_look_seconds", "Duration of the last look")
+
+GAUGES_MISSING = _gauge(
+    "broker_gauges_missing", "Values of a part of the broker's gauges that could not be had", "part"
+)
 
 QUERY_METRICS: tuple[Metric, ...] = tuple(
     value

@@ -48,7 +48,8 @@ from storage.store import MessageStore
 
 _T = TypeVar("_T")
 _LOOKS = 20
-_PLACES_TOGETHER = 512
+_PLACES_TOGETHER = 64
+"""Store times that are read before other reads have their turn."""
 _HEADER = HEADERS[0]
 
 
@@ -191,6 +192,24 @@ def status_of_nothing(seen: Candidates, count: int, span: LogSpan) -> GetStatus:
     return GetStatus.MESSAGE_WAS_REMOVING if is_gone_last else GetStatus.NO_MATCHED_MESSAGE
 
 
+class _Turns:
+    """A lock for blocks, given in turns: a thread that releases it and wants it again comes after those that wait.
+
+    A `threading.Lock` gives it back to the thread that runs, so others would wait for all parts of a long look, not for one.
+    """
+
+    def __init__(self) -> None:
+        self._next = threading.Lock()
+        self._taken = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._next:
+            self._taken.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._taken.release()
+
+
 class ServedStore:
     """One store's readable messages. Thread-safe: one read at a time; several of these objects read side by side."""
 
@@ -198,7 +217,7 @@ class ServedStore:
         """Raises StoreNotWritableError if the store is open for reading."""
         self._store = store
         self._writer = writer = store.writer
-        self._lock = threading.Lock()
+        self._lock = _Turns()
         self._log = store.layout.commit_log(writer.file_system)
         self._queues = store.layout.consume_queues(writer.file_system)
         self._index = store.new_index()
@@ -250,7 +269,10 @@ class ServedStore:
         return -1 if position is None else position.store_time_ms
 
     def store_times(self, places: Collection[tuple[str, int, int]]) -> dict[tuple[str, int, int], int]:
-        """Store times of the messages at these topics, queues and queue offsets; −1 if there is none. Many together cost little."""
+        """Store times of the messages at these topics, queues and queue offsets; −1 if there is none. Many together cost little.
+
+        Other reads have their turn after each _PLACES_TOGETHER of them.
+        """
         listed, found = list(places), dict.fromkeys(places, -1)
         for start in range(0, len(listed), _PLACES_TOGETHER):
             part = listed[start : start + _PLACES_TOGETHER]

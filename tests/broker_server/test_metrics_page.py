@@ -99,6 +99,47 @@ def test_the_page_goes_by_the_brokers_clock(tmp_path: Path) -> None:
         assert 7_200_000 <= age_ms < 10_000_000
 
 
+def test_an_error_of_one_gauge_hides_no_other_and_is_said_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def changed(*_: object) -> int:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    with our_name_server(tmp_path) as names:
+        settings = ClientSettings((names.address,))
+        with running(tmp_path / "store", free_ports(), names.address, SETTINGS) as broker:
+            assert broker.metrics_address is not None
+            address = "{}:{}".format(*broker.metrics_address)
+            with Producer(settings, "P") as producer, PullConsumer(settings, "G") as consumer:
+                sent = {topic: producer.send(Message(topic, b"x")) for topic in ("Good", "Bad")}
+                for topic in sent:
+                    consumer.subscribe(topic)
+                found: list[MessageExt] = []
+                wait_until(lambda: found.extend(consumer.poll(500)) or len(found) == 2, "both are read")
+                consumer.commit({result.queue: 0 for result in sent.values()})
+                whole = MetricPage.at(address)
+                assert whole.value("spark_mq_broker_gauges_missing") is None
+                store = broker.broker.parts.store
+                behind = store.served.maximum
+
+                def maximum(topic: str, queue_id: int) -> int:
+                    return changed() if topic == "Bad" else behind(topic, queue_id)
+
+                monkeypatch.setattr(store.served, "maximum", maximum)
+                monkeypatch.setattr("spark_mq.broker.gauges.disk_room_bytes", changed)
+                pages = [MetricPage.at(address) for _ in range(2)]
+    for page in pages:
+        assert page.value("rocketmq_consumer_lag_messages", topic="Good") == 1
+        assert page.value("rocketmq_consumer_lag_messages", topic="Bad") is None
+        assert page.value("rocketmq_storage_size_bytes") is None
+        assert page.value("spark_mq_broker_gauges_missing", part="disk") == 1
+        assert (page.value("spark_mq_broker_gauges_missing", part="lag") or 0) >= 1
+        missing = {sample.name for sample in whole.samples} - {sample.name for sample in page.samples}
+        assert missing == {"rocketmq_storage_size_bytes"}
+    logged = [record.getMessage() for record in caplog.records if "lacks some of disk" in record.getMessage()]
+    assert len(logged) == 1, "once, not once a page"
+
+
 def test_without_the_setting_nothing_is_counted_or_served(tmp_path: Path) -> None:
     with running(tmp_path / "store", free_ports()) as broker:
         assert broker.metrics_address is None

@@ -146,6 +146,26 @@ def test_a_stores_page_is_printed_once(fixture_store: Callable[[str], Fixture]) 
     assert groups
 
 
+def test_a_page_that_lacks_something_ends_with_1_and_the_reason(
+    fixture_store: Callable[[str], Fixture], tmp_path: Path
+) -> None:
+    (tmp_path / "metadata").write_text('{"id": "a"}', "utf-8")  # a query without a batch
+    done = CliRunner().invoke(
+        app, ["exporter", str(fixture_store("clean").root), "--once", "--checkpoint", str(tmp_path)]
+    )
+    assert done.exit_code == 1
+    page = MetricPage.of(done.stdout)
+    assert page.value("spark_mq_exporter_up") == 0
+    assert page.value("rocketmq_consumer_lag_messages") is not None, "what is known is there"
+    assert done.stderr == f"{tmp_path}: no batch of this query is done, so how much it has not read is unknown\n"
+
+
+def test_an_error_that_is_not_expected_leaves_a_page_that_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    looks = Looks(Answers(RuntimeError("dictionary changed size")), dict)
+    assert MetricPage.of(Page(looks.families).text()).values("spark_mq_exporter_up") == {(): 0}
+    assert "dictionary changed size" in caplog.text
+
+
 def test_the_page_of_a_store_is_served_until_a_signal(fixture_store: Callable[[str], Fixture]) -> None:
     store = fixture_store("clean").root
     command = [sys.executable, "-c", "from spark_mq.cli import main; main()", "exporter", str(store), "--port", "0"]

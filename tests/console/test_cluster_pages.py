@@ -7,19 +7,21 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
+from spark_mq.cli.places import KeySearch
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.pull_consumer import PullConsumer
-from spark_mq.client.settings import ConsumeFrom, PullSettings
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PullSettings
 from spark_mq.client.transaction_producer import TransactionProducer
 from spark_mq.command_options import Connection
+from spark_mq.console.cluster_view import ClusterViews
 from spark_mq.remoting import MessageQueue
 from storage.format.record import encode_offset_message_id
 from storage.rules.half_messages import TransactionState
@@ -131,7 +133,7 @@ def test_a_group_has_members_and_a_lag(cluster: OwnCluster, client: TestClient) 
         consumer.commit()
         client.app._app.state.console.samples.take()  # type: ignore[attr-defined]
         text = text_of(client, "/group?name=billing")
-        assert re.search(r"Orders\s+own 0\s+\d+\s+\d+\s+\d+", text)
+        assert re.search(r"Orders\s+own\s+0\s+\d+\s+\d+\s+\d+", text)
         with Admin(cluster.settings) as admin:
             (member,) = admin.consumer_ids("billing", "Orders")
         assert member in text
@@ -162,7 +164,7 @@ def test_a_broker_that_does_not_answer_is_said_on_the_overview(tmp_path: Path, o
         os.kill(made.pid, signal.SIGSTOP)  # one that is killed is gone from the name server, too
         assert "no answer" in text_of(client, "/")
         for address in ("/timers", "/transactions"):
-            assert "what it has is missing here" in text_of(client, address)
+            assert "has is missing here" in text_of(client, address)
         assert client.get("/static/console.css").status_code == 200
 
 
@@ -182,7 +184,9 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnCluster]:
         with Producer(made.settings, "Makers") as producer:
             for broker in ("own", "silent"):
                 for topic in ("Orders", "%DLQ%billing"):
-                    producer.hand_on(Message(topic, f"at {broker}".encode()), MessageQueue(topic, broker, 0))
+                    properties = {"KEYS": "both", "UNIQ_KEY": "SAME"}
+                    letter = Message(topic, f"at {broker}".encode(), properties=properties)
+                    producer.hand_on(letter, MessageQueue(topic, broker, 0))
         os.kill(second.pid, signal.SIGSTOP)
         yield made
 
@@ -191,6 +195,11 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnCluster]:
     ("address", "said"),
     [
         ("/topics", r"Orders\s+1\s+1\s"),
+        ("/topic?name=Orders&key=both", "at own"),
+        ("/message/related?topic=Orders&broker=own&queue=0&offset=0", r"own 0:0\s+%DLQ%billing"),
+        pytest.param("/topic?name=Orders&unique=SAME", "at own", marks=pytest.mark.long),
+        pytest.param("/topic?name=Orders&time=-1h", "at own", marks=pytest.mark.long),
+        pytest.param("/topic?name=Orders&tag=*", "at own", marks=pytest.mark.long),
         pytest.param("/topic?name=Orders", "at own", marks=pytest.mark.long),
         pytest.param("/dead-letters", r"billing\s+%DLQ%billing\s+1\s", marks=pytest.mark.long),
         pytest.param("/dead-letters?group=billing", "1 messages in", marks=pytest.mark.long),
@@ -204,13 +213,25 @@ def test_a_page_goes_on_without_a_broker_and_names_it(
     client = open_console(connection=Connection(name_server=half.name_server, request_timeout="1s"))
     text = text_of(client, address)
     assert re.search(said, text), text
-    assert re.search(r"what it has is missing here\.\s+silent\s*: ", text), text
+    assert re.search(r"What broker\s+silent\s+has is missing here: ", text), text
+
+
+def test_a_search_waits_for_a_broker_up_to_a_bound_and_shows_what_the_others_found(half: OwnCluster) -> None:
+    settings = ClientSettings((half.name_server,), request_timeout_ms=60_000)
+    search = KeySearch("Orders", "both", False, 0, 2**63 - 1, 32)
+    with closing(ClusterViews("half", settings)) as views, views.opened(0.5) as view:
+        assert [(found.broker_name, found.message.body) for found in view.place.by_key(search)] == [("own", b"at own")]
+        assert "within 0.5 s" in str(view.troubles["silent"])
+        assert view.place.groups() is not None
+        assert list(view.troubles) == ["silent"]
 
 
 def test_what_only_the_silent_broker_knows_is_its_error(half: OwnCluster, open_console: OpenConsole) -> None:
     client = open_console(connection=Connection(name_server=half.name_server, request_timeout="1s"))
     for address in ("/topic?name=Orders&broker=silent&queue=0", "/message?topic=Orders&broker=silent&queue=0&offset=0"):
-        assert "there is no queue" not in text_of(client, address, 502)
+        text = text_of(client, address, 502)
+        assert "there is no queue" not in text
+        assert "what broker silent has cannot be shown: " in text
     assert "at own" in text_of(client, "/message?topic=Orders&broker=own&queue=0&offset=0")
 
 
@@ -224,4 +245,5 @@ def test_the_sampler_keeps_the_figures_of_the_brokers_that_answer(half: OwnClust
     for address in ("/groups", "/group?name=billing"):
         text = text_of(client, address)
         assert "billing" in text
-        assert "Figures of a broker are missing" in text
+        assert "Figures are missing: no answer: " in text
+    assert "what broker silent has cannot be shown: " in text_of(client, "/group?name=nobody", 502)

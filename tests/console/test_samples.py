@@ -10,6 +10,7 @@ import pytest
 
 from spark_mq.client.errors import NameServerUnreachableError
 from spark_mq.console.samples import KEPT, Samples
+from spark_mq.console.views import BusyError
 from spark_mq.lag.figures import LagReport, Look, Looks, Position, Reader
 from spark_mq.source.offsets import QueueId
 
@@ -35,7 +36,7 @@ class PlannedViews:
         self._looks = Looks()
 
     @contextmanager
-    def opened(self) -> Iterator[Any]:
+    def opened(self, wait_s: float | None = None) -> Iterator[Any]:
         yield self
 
     def queues(self, topic: str | None) -> list[QueueId]:
@@ -191,6 +192,20 @@ def test_a_reader_that_is_gone_is_forgotten(
         views.now_ms, views.ends = number * 1_000, {QUEUES[2]: 1}
         samples.take()
     assert {topic for _, topic in samples._unread} == {"B"}
+
+
+def test_a_first_look_that_takes_long_is_no_reason_to_hold_a_page(
+    views: PlannedViews, samples: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_mq.console.samples.LONGEST_WAIT_S", 0.01)
+    with pytest.raises(BusyError) as caught:
+        samples.report()
+    assert "the first look at who is behind takes long" in caught.value.text
+    assert views.looks == 0, "the thread looks, not the page"
+    samples.start()
+    monkeypatch.setattr("spark_mq.console.samples.LONGEST_WAIT_S", 20)
+    assert samples.report().groups
+    samples.close()
 
 
 def test_requests_do_not_repeat_a_look_that_has_failed(views: PlannedViews, samples: Samples) -> None:

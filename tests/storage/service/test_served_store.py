@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +17,12 @@ from storage.ha.follower import FollowedLog
 from storage.ha.sessions import Received
 from storage.log.dispatch import QueueEntries
 from storage.queues.get import GetStatus
+from storage.queues.positions import read_positions
+from storage.service import served_store
 from storage.service.put_service import PutService
 from storage.service.served_store import MessageFilter, RawGet, ServedStore, TransferLimits
 from storage.settings.load import StoreConfig, parse_config
+from tests.support.java_broker import wait_until
 
 CONF = (
     b"brokerName=b\nbrokerIP1=127.0.0.1\nmappedFileSizeCommitLog=4096\nmappedFileSizeConsumeQueue=400\n"
@@ -162,6 +167,36 @@ def test_times_keys_and_places_are_found(service: PutService) -> None:
     assert served.is_in_memory("T", 0, 0, 1 << 30)
     assert not served.is_in_memory("T", 0, 0, 1)
     assert not served.is_in_memory("T", 1, 0, 1 << 30)
+
+
+def test_other_reads_have_their_turn_between_the_parts_of_a_look_at_many_store_times(
+    service: PutService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_store, "_PLACES_TOGETHER", 10)
+    served = ServedStore(service.store)
+    other = threading.Thread(target=lambda: served.record_at(0), daemon=True)
+    parts: list[int] = []
+    turns: list[int] = []
+    see = served._log.see
+
+    def note(end: int) -> None:
+        if threading.current_thread() is other:
+            turns.append(len(parts))
+        see(end)
+
+    def read(queues: Any, offsets: Any, *more: Any) -> Any:
+        parts.append(len(offsets))
+        if len(parts) == 1:
+            other.start()
+            wait_until(served._lock._next.locked, "the other read waits")
+        return read_positions(queues, offsets, *more)
+
+    monkeypatch.setattr(served._log, "see", note)
+    monkeypatch.setattr(served_store, "read_positions", read)
+    found = served.store_times({("T", 0, offset) for offset in range(COUNT)})
+    assert min(found.values()) > 0
+    assert parts == [10] * (COUNT // 10)
+    assert turns == [1], "the other read comes after the part that it waited for"
 
 
 def test_what_is_announced_can_be_read_at_once(service: PutService) -> None:
