@@ -45,9 +45,10 @@ from spark_mq.client.message import MessageQueue
 from spark_mq.client.routes import read_address
 from spark_mq.client.settings import ClientSettings, with_namespace, without_namespace
 from spark_mq.lag.checkpoints import Checkpoints, QueryPosition
-from spark_mq.lag.figures import Keep, LagReport, Look, Looks, Position, Reader
+from spark_mq.lag.figures import Keep, LagReport, Look, Looks, Reader
 from spark_mq.remoting import RequestCode
 from spark_mq.remoting.administration import ConsumeStats, QueueTimeSpan
+from spark_mq.source.lag import Position
 from spark_mq.source.offsets import QueueId
 from storage.epoch_times import current_time_ms
 from storage.errors import StateFileError
