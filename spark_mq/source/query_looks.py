@@ -11,9 +11,9 @@ import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from spark_mq.source.lag import ENTRIES_A_LOOK, Position, position_of
+from spark_mq.source.lag import ENTRIES_A_LOOK, position_of
 from spark_mq.source.offsets import QueueId, QueueOffsets
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.query_cluster import QueryCluster
