@@ -101,7 +101,7 @@ def test_a_full_disk_of_a_task_may_pass_and_a_fault_of_ours_is_not_hidden(monkey
         jobs.archive._with_spark(fill, None)([1])
     assert may_pass(found.value)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        jobs.archive._with_spark(lambda task: 1 // task, None)([0])
+        jobs.archive._with_spark(lambda task: task / 0, None)([1.0])
 
 
 def test_a_lost_executor_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
