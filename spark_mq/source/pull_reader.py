@@ -148,8 +148,8 @@ class PullReader:
         asks_leniently: bool = False,
         wanted: Wanted | None = None,
     ) -> None:
-        """`wanted`: the parts of messages that the query needs. Without `judges_holes` the reader ignores offsets that the master passes
-        over. With `asks_leniently` it raises no refusal where the broker does not say whether the topic is compacted.
+        """`wanted`: the parts of messages that the query needs. Without `judges_holes` the reader ignores offsets that the master
+        passes over. With `asks_leniently` it raises no refusal where the broker does not say whether the topic is compacted.
         """
         self._queue = queue
         self._addresses = dict(sorted(addresses.items()))
