@@ -61,7 +61,11 @@ class Beside:
     ] = None
     storage: Annotated[
         list[str] | None,
-        typer.Option("--storage", metavar="NAME=VALUE", help="A storage option of the archive's place; repeat it."),
+        typer.Option(
+            "--storage",
+            metavar="NAME=VALUE",
+            help="A storage option of the archive's and the audit's place; repeat it.",
+        ),
     ] = None
     audit: Annotated[
         str | None,
@@ -162,7 +166,7 @@ class _Wanted:
         return Console(
             views,
             Samples(views),
-            Replays(store, self.connection, conf=self.conf, audit=self.beside.audit),
+            Replays(store, self.connection, conf=self.conf, audit=self.beside.audit, storage=self.beside.storage),
             Access(self.token, self.checks_host),
             allows_changes=self.serving.allow_changes,
             archive=archive,
