@@ -15,6 +15,7 @@ import pytest
 from spark_mq.archive import archiver, commits
 from spark_mq.archive.archiver import ArchiveTask, QueuePlan, QueueView, TaskResult, plan_queue
 from spark_mq.archive.commits import ArchiveConflictError, open_or_make
+from spark_mq.archive.typed import typed_place
 from spark_mq.archive.verify import verify
 from spark_mq.client.errors import AccessDeniedError, BrokerUnreachableError
 from spark_mq.conditions import ConvertedError, DataLossError
@@ -452,3 +453,12 @@ def test_a_log_whose_first_record_is_older_is_no_new_life() -> None:
 def test_progress_is_one_number(progress: Progress) -> None:
     assert Progress.decoded(progress.encoded()) == progress
     assert Progress(progress.incarnation + 1, 0).encoded() > progress.encoded()
+
+
+def test_two_topics_never_share_a_typed_table() -> None:
+    archive = Place.of("s3://bucket/archive")
+    topics = ["orders", "%DLQ%g", "_DLQ_g", "a|b", "a_b", "25DLQ25g", "a-b"]
+    places = [typed_place(archive, topic).url for topic in topics]
+    assert len(set(places)) == len(topics)
+    assert places[:2] == ["s3://bucket/archive-values/orders", "s3://bucket/archive-values/=25DLQ=25g"]
+    assert not any("%" in place for place in places)
