@@ -251,9 +251,7 @@ def delete_topic(
         if place.is_system_topic(topic):
             raise CommandError(f"topic {topic} is RocketMQ's own, and is not deleted")
         chosen = brokers_of(run(place.admin.cluster_info()), cluster)
-        entries = [
-            entry for entry in place.topic_entries() if entry["topic"] == topic and entry["broker_name"] in chosen
-        ]
+        entries = [entry for entry in place.topic_entries(topic) if entry["broker_name"] in chosen]
         if not entries:
             raise CommandError(f"no broker{'' if cluster is None else f' of cluster {cluster}'} has topic {topic}")
         messages = sum(queue["count"] for entry in entries for queue in entry["queues"])

@@ -168,10 +168,12 @@ class TwoClusters:
     async def delete_topic(self, topic: str, *, cluster: str | None) -> None:
         self.deleted.append((topic, cluster))
 
-    def topic_entries(self) -> list[dict[str, Any]]:
+    def topic_entries(self, topic: str | None = None) -> list[dict[str, Any]]:
+        assert topic is not None, "the brokers of other topics are not asked"
         return [
-            topic_entry(topic, broker, None, {0: (0, end)})
-            for topic, broker, end in (("T", "a", 3), ("T", "b", 4), ("U", "a", 1))
+            topic_entry(each, broker, None, {0: (0, end)})
+            for each, broker, end in (("T", "a", 3), ("T", "b", 4), ("U", "a", 1))
+            if each == topic
         ]
 
     def known_topics(self) -> list[str]:
