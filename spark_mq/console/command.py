@@ -16,6 +16,7 @@ import typer
 from spark_mq.cli.output import CommandError, UsageError
 from spark_mq.cli.processes import Verbose, file_content, serve
 from spark_mq.cli.stores import ReadPath, one_store
+from spark_mq.cli.visible_text import shown_place
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.source.cluster import find_stores
 from storage.names import address_text, split_address
@@ -204,7 +205,6 @@ class _Running:
             import uvicorn
 
             from spark_mq.console.application import application, close
-            from spark_mq.console.shown import shown_place
 
         made = await asyncio.to_thread(wanted.console)
         try:
