@@ -35,10 +35,11 @@ from spark_mq.archive.upkeep import (
 )
 from spark_mq.archive.verify import Finding, verify
 from spark_mq.command_options import NO_CLUSTER, Connection, duration_ms
-from spark_mq.conditions import DataLossError, OptionError, SparkMqError
+from spark_mq.conditions import OptionError
 from spark_mq.source.archive_table import ArchiveTable, Place
 from spark_mq.source.options import SourceOptions
 from spark_mq.terminal import progress_bar
+from spark_mq.worker_errors import from_task, noting_what_may_pass
 
 if TYPE_CHECKING:
     from spark_mq.archive.typed import TypedReport
@@ -239,14 +240,15 @@ def _with_spark(task: Callable[[T], R], master: str | None) -> Callable[[Sequenc
         spark = build_session("spark_mq archive", master=master)
         try:
             found: list[R] = (
-                spark.sparkContext.parallelize(list(tasks), min(len(tasks), _MOST_TASKS)).map(task).collect()
+                spark.sparkContext.parallelize(list(tasks), min(len(tasks), _MOST_TASKS))
+                .map(partial(noting_what_may_pass, task))
+                .collect()
             )
         except Exception as error:
-            text = next((line for line in str(error).splitlines() if "[SPARK_MQ_" in line), None)
-            if text is None:
+            named = from_task(str(error))
+            if named is None:
                 raise
-            said = text[text.index("[SPARK_MQ_") :].strip()
-            raise (DataLossError(said) if DataLossError.condition in said else SparkMqError(said)) from error
+            raise named from error
         return found
 
     return run_tasks

@@ -79,7 +79,8 @@ NOTE_EVERY = 1_000
 LIMIT = 100_000
 PATIENCE_MS = 60_000
 LEFT = "left: another writer has the store"
-"""A result beside the others: letters that the run did not reach."""
+STOPPED = "left: the run was stopped"
+"""Results beside the others: letters that the run did not reach."""
 LOCK = "spark_mq/replay.lock"
 SMALL_TABLES = {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
 """The audit has a row for each dead letter; Delta plans for 50 partitions of its log, Spark for 200 of a join."""
@@ -197,11 +198,14 @@ def settle_open_plans(place: Letters, audit: Audit) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Limits the rate to at most `rate` letters a second. `clock` and `sleep` are in seconds."""
+    """Limits the rate to at most `rate` letters a second. `clock` and `sleep` are in seconds. `is_stopping` ends a run before its next
+    burst.
+    """
 
     rate: float | None = None
     clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], object] = time.sleep
+    is_stopping: Callable[[], bool] = lambda: False
 
     def bursts(self, letters: Sequence[DeadLetter]) -> Iterator[Sequence[DeadLetter]]:
         """The letters to put at once, each burst when it is due: those of one second, at most BURST."""
@@ -210,6 +214,8 @@ class Pace:
         for start in range(0, len(letters), size):
             burst = letters[start : start + size]
             self.sleep(max(0.0, due - self.clock()))
+            if self.is_stopping():
+                return
             due = self.clock() + (0.0 if self.rate is None else len(burst) / self.rate)
             yield burst
 
@@ -225,11 +231,13 @@ def replay_letters(
     """Replay them, oldest first; returns how many had which result.
 
     Raises StoreLockedError, with nothing planned, if another writer has the store. Between two bursts it waits up to PATIENCE_MS for
-    a writer of ours, but not for a broker; what is LEFT then stays planned.
+    a writer of ours, but not for a broker. What is LEFT then, or STOPPED, stays planned.
     """
     results: Counter[str] = Counter()
     if not letters:
         return results
+    if pace.is_stopping():
+        return Counter({STOPPED: len(letters)})
     mark = place.mark()  # if that is refused, nothing is planned
     run_id = uuid.uuid4().hex
     audit.plan(run_id, letters, mark)
@@ -247,6 +255,8 @@ def replay_letters(
             audit.note(run_id, unnoted)
             unnoted = []
     audit.note(run_id, unnoted)
+    if results.total() < len(letters):
+        results[STOPPED] = len(letters) - results.total()
     return results
 
 
@@ -308,12 +318,20 @@ def run(
     path: StorePathUnlessCluster = None,
     connection: Connection = NO_CLUSTER,
 ) -> JobReport:
+    return run_paced(shared, options, Pace(), path=path, connection=connection)
+
+
+def run_paced(
+    shared: Shared, options: Replay, pace: Pace, *, path: str | None = None, connection: Connection = NO_CLUSTER
+) -> JobReport:
+    """One run. Of `pace` the clock, the pauses and the end are used; the rate is that of the options."""
     group = validate_group(options.group)
+    pace = with_fields(pace, rate=options.rate)
     if not connection.is_chosen(path):
         root = _root(path)
         of_store = StoreLetters(root, group, options.to, conf=shared.conf, lock_timeout_ms=shared.lock_timeout_ms)
         source = {"path": root} if shared.conf is None else {"path": root, "conf": shared.conf}
-        report = _locked_run(options, of_store, source)
+        report = _locked_run(options, of_store, source, pace)
         return with_fields(report, put=of_store.put) if "results" in report.figures else report
     if shared.conf is not None:
         raise OptionError("--conf", "is for stores: leave it away with --name-server")
@@ -322,7 +340,7 @@ def run(
     cluster = connection.cluster()
     try:
         with closing(ClusterLetters(cluster, group, options.to)) as letters:
-            return _locked_run(options, letters, cluster.to_options())
+            return _locked_run(options, letters, cluster.to_options(), pace)
     except ReplayAtWorkError as error:
         return JobReport([f"nothing done: {error}"], is_busy=True, figures={"nothing_done": str(error)})
 
@@ -362,20 +380,20 @@ def _preview(options: Replay, place: Letters, settled: Collection[str] | None) -
     return _replay(options, place, left, NoAudit())
 
 
-def _locked_run(options: Replay, place: Letters, source: Mapping[str, str]) -> JobReport:
+def _locked_run(options: Replay, place: Letters, source: Mapping[str, str], pace: Pace) -> JobReport:
     """`source` are the options of Spark's source for the letters' place."""
     if not place.exist():
         return JobReport([f"group {options.group} has no dead letters"])
     if options.dry_run:
-        return _run(options, place, source)
+        return _run(options, place, source, pace)
     with place.locked():
-        return _run(options, place, source)
+        return _run(options, place, source, pace)
 
 
-def _run(options: Replay, place: Letters, source: Mapping[str, str]) -> JobReport:
+def _run(options: Replay, place: Letters, source: Mapping[str, str], pace: Pace) -> JobReport:
     since, until = options.between_ms()
     if options.audit is None and options.where is None:
-        return _replay(options, place, place.listed(since, until))
+        return _replay(options, place, place.listed(since, until), pace=pace)
     from spark_mq.replay_audit import ReplayAudit, failures_in_one_line, select_letters
     from spark_mq.session import build_session
 
@@ -396,7 +414,7 @@ def _run(options: Replay, place: Letters, source: Mapping[str, str]) -> JobRepor
     with failures_in_one_line("dead letters" if options.where is None else f"dead letters, --where {options.where}"):
         # Without an audit all of them are looked up in the log.
         letters = _collected(found, None if audit is None else options.limit + 1)
-    return _replay(options, place, letters, audit, lines)
+    return _replay(options, place, letters, audit, lines, pace=pace)
 
 
 def _replay(
@@ -405,6 +423,8 @@ def _replay(
     letters: Sequence[DeadLetter],
     audit: Audit | None = None,
     lines: Sequence[str] = (),
+    *,
+    pace: Pace = Pace(),
 ) -> JobReport:
     """Replay the letters up to the limit, or list them. Without an audit letters with a copy in the log are skipped."""
     if audit is None and not options.again:
@@ -420,10 +440,10 @@ def _replay(
         figures = {"would_replay": dict(by_topic)}
         return JobReport(said or ["nothing to replay"], figures=figures)
     with progress_bar("replaying", "messages") as on_progress:
-        results = replay_letters(place, letters, audit or NoAudit(), pace=Pace(options.rate), on_progress=on_progress)
+        results = replay_letters(place, letters, audit or NoAudit(), pace=pace, on_progress=on_progress)
     said += [f"{count} {result}" for result, count in sorted(results.items())]
     figures = {"results": dict(results)}
-    exit_code, is_busy = 1 if results[REFUSED] else 0, results[LEFT] > 0
+    exit_code, is_busy = 1 if results[REFUSED] else 0, results[LEFT] + results[STOPPED] > 0
     return JobReport(said or ["nothing to replay"], exit_code, is_busy=is_busy, figures=figures)
 
 

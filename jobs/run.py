@@ -15,7 +15,6 @@ the client's, no Java): they become one line, with --json an object as well, and
 
 from __future__ import annotations
 
-import errno
 import json
 import sys
 import time
@@ -33,7 +32,7 @@ from typer.core import TyperCommand
 
 from jobs import JOBS
 from spark_mq.command_options import LOCK_TIMEOUT_MS, NO_CLUSTER, Conf, LockTimeout, duration_ms, with_options
-from spark_mq.conditions import ConvertedError, SparkMqError, as_condition
+from spark_mq.conditions import SparkMqError, as_condition, may_pass
 from spark_mq.session import SESSION_ERRORS
 from spark_mq.terminal import BUSY, DONE, INTERRUPTED, USAGE, exit_code_of, stop_on_signal
 from storage import MessageStore, open_store
@@ -43,7 +42,6 @@ from storage.tables.put_statistics import PutStatistics
 
 SLEEP_SLICE_S = 0.5
 """How long a signal may have to wait while a repeated job sleeps."""
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]
 """Click's; some releases of Typer have a Click of their own."""
 
@@ -226,12 +224,12 @@ def _run_once(job: _Job, *, after_idle: bool = False) -> _Turn:
     """One run, printed; an idle run after another idle one is not printed."""
     begin_s = time.monotonic()
     try:
-        report, may_pass, text = job.run(), True, None
+        report, goes_on, text = job.run(), True, None
     except StoreLockedError as error:
-        reason, may_pass, text = error.describe(), True, None
+        reason, goes_on, text = error.describe(), True, None
         report = JobReport([f"nothing done: {reason}"], is_busy=True, figures={"nothing_done": reason})
     except (OSError, *SESSION_ERRORS, SparkMqError, DescribedError) as error:
-        may_pass, named = _may_pass(error), _named(error)
+        goes_on, named = may_pass(error), _named(error)
         text = str(named)
         cause, _, hint = text.partition("\n")
         if isinstance(named, SparkMqError):
@@ -244,7 +242,7 @@ def _run_once(job: _Job, *, after_idle: bool = False) -> _Turn:
             print(line, flush=True)
     if text is not None:
         print(f"error: {text}", file=sys.stderr, flush=True)
-    return _Turn(report.exit_code, may_pass, report.is_idle)
+    return _Turn(report.exit_code, goes_on, report.is_idle)
 
 
 def _named(error: Exception) -> Exception:
@@ -268,13 +266,6 @@ def _lines(report: JobReport, job: _Job, took_ms: int) -> Iterator[str]:
         put = {topic: {"messages": one.messages, "bytes": one.size_bytes} for topic, one in report.put.topics.items()}
         head["put"] = put
     yield json.dumps({**head, **report.figures})
-
-
-def _may_pass(error: Exception) -> bool:
-    is_full = isinstance(error, OSError) and error.errno in _DISK_FULL
-    # A client's error, under a condition's name.
-    origin = error.__context__ if isinstance(error, ConvertedError) else error
-    return is_full or (isinstance(origin, DescribedError) and origin.retriable)
 
 
 def _repeat(

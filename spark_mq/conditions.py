@@ -6,6 +6,7 @@ is what a user can search for and what a program can test. Each class states its
 
 from __future__ import annotations
 
+import errno
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,12 +23,15 @@ from storage.errors import (
 from storage.files.os_errors import from_os_error
 
 _NAMES_SHOWN = 10
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SparkMqError(ErrorWithValues):
     """Base of the named conditions. `describe` says what happened, where and by which rule: with it the text's first line begins."""
 
     condition = "SPARK_MQ_ERROR"
+    retriable = False
+    """Whether the same call may succeed later without a change by an operator."""
     advice: ClassVar[tuple[str, ...]] = ()
 
     def details(self) -> tuple[str, ...]:
@@ -41,12 +45,13 @@ class SparkMqError(ErrorWithValues):
 
 
 class ConvertedError(SparkMqError):
-    """An error of storage or of the client under its condition's name; the original is its `__context__`. `lines` say what to do."""
+    """An error of storage or of the client under its condition's name. `lines` say what to do."""
 
     template = "{text}"
 
-    def __init__(self, condition: str, text: str, *lines: str) -> None:
+    def __init__(self, condition: str, text: str, *lines: str, retriable: bool = False) -> None:
         super().__init__(condition, text, *lines)
+        self.retriable = retriable
         self.condition = condition
         self.text = text
         self.lines = lines
@@ -401,6 +406,12 @@ def names(queues: Iterable[str]) -> str:
     return text if len(listed) <= _NAMES_SHOWN else f"{text} and {len(listed) - _NAMES_SHOWN} more"
 
 
+def may_pass(error: BaseException) -> bool:
+    """Whether a job that has failed by this may succeed at its next run, though nobody has changed anything."""
+    is_full = isinstance(error, OSError) and error.errno in _DISK_FULL
+    return is_full or (isinstance(error, SparkMqError | DescribedError) and error.retriable)
+
+
 def as_condition(error: DescribedError | OSError) -> SparkMqError:
     """The condition that an error of a store, a file or the client is for a Spark user.
 
@@ -415,7 +426,7 @@ def as_condition(error: DescribedError | OSError) -> SparkMqError:
 
         if isinstance(error, ClientSettingError):
             return OptionError(error.setting, error.rule)
-    return ConvertedError(error.condition, error.describe(), *error.advice())
+    return ConvertedError(error.condition, error.describe(), *error.advice(), retriable=error.retriable)
 
 
 @contextmanager

@@ -14,13 +14,20 @@ PySpark's daemon prints the traceback of that BrokenPipeError, though nothing is
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+_CONDITION = re.compile(r"\[(SPARK_MQ_\w+)\] (.*)")
+_LOST_EXECUTOR = "ExecutorLostFailure"
+"""Spark's word for an executor whose process or machine is gone."""
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -72,3 +79,39 @@ def expect_hang_up() -> None:
     main = sys.modules.get("__main__")
     if _is_spark_worker() and getattr(main, "traceback", None) is traceback:
         setattr(main, "traceback", _TracebackOfDaemon())  # noqa: B010
+
+
+MAY_PASS = "This may pass: run it again"
+"""A note on an error that may pass. It is in the text, which is all that Spark hands on."""
+
+
+def noting_what_may_pass(task: Callable[[T], R], piece: T) -> R:
+    """Run a task of Spark's. An error that may pass gets the note `MAY_PASS`, and is raised as it is."""
+    from spark_mq.conditions import may_pass
+
+    try:
+        return task(piece)
+    except Exception as error:
+        if may_pass(error):
+            error.add_note(MAY_PASS)
+        raise
+
+
+def from_task(text: str) -> Exception | None:
+    """The condition that a task has failed with, by the text of Spark's error; None where the text names none, and nothing may pass."""
+    from spark_mq.conditions import ConvertedError, DataLossError
+
+    lines = text.splitlines()
+    passing = [number for number, line in enumerate(lines) if line.strip() == MAY_PASS or _LOST_EXECUTOR in line]
+    for line in lines:
+        if named := _CONDITION.search(line):
+            name, said = named.groups()
+            return (
+                DataLossError(said)
+                if name == DataLossError.condition
+                else ConvertedError(name, said, retriable=bool(passing))
+            )
+    if not passing:
+        return None
+    said = lines[max(passing[0] - 1, 0)] if lines[passing[0]].strip() == MAY_PASS else lines[passing[0]]
+    return ConvertedError("SPARK_MQ_ERROR", said.strip(), retriable=True)

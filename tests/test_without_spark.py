@@ -51,7 +51,7 @@ NEED_SPARK = {
     ),
     *(
         f"spark_mq.source.{name}"
-        for name in ("batch_reader", "listener", "partition_reader", "query_metrics", "stream_reader")
+        for name in ("batch_reader", "listener", "partition_reader", "query_looks", "query_metrics", "stream_reader")
     ),
 }
 """Modules that Spark calls, or that call Spark."""

@@ -12,7 +12,8 @@ the same commit. Where another record stands at the place of the last archived o
 the next incarnation, from its own beginning. That is said only where the queue's first record was stored later than the last archived
 one; else the log is older than the archive (a copy, a replica that is behind), or has lost messages that are archived, and the queue
 is refused. So is one with rows in the table behind its progress. `begins_anew` archives such queues as their next
-incarnations. A queue that is refused, or in whose log a record is corrupt, holds up no other.
+incarnations. A queue holds up no other if it is refused, if a record of its log is corrupt, or if its broker refuses to say whether its
+topic is compacted.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from spark_mq.source.query_cluster import Piece, QueryCluster, Split
 from spark_mq.source.ranges import QueueRange, ReadLimits, plan_end, split_ranges
 from spark_mq.source.rows import COLUMN_NAMES, RowRequest
 from spark_mq.source.selection import open_cluster, select_queues
-from storage.errors import CorruptRecordError
+from storage.errors import CorruptRecordError, DescribedError
 
 MAX_OFFSETS = 4_000_000
 """Of a commit."""
@@ -228,13 +229,13 @@ def archive_once(
     try:
         queues = select_queues(cluster, options)
         frozen = {queue: max(cluster.bounds(queue)) for queue in queues}
-        corrupt: dict[QueueId, str] = {}
+        held_up: dict[QueueId, str] = {}
         tries = looks = 0
         while True:
             limits = ReadLimits(max_offsets=max_offsets)
             is_last_look = looks >= _LOOKS
             planned, refused = _plan(cluster, table, frozen, limits, begins_anew=begins_anew and is_last_look)
-            report.refused = refused | corrupt
+            report.refused = refused | held_up
             if not report.commits:
                 report.all_offsets = sum(frozen[queue] - start for queue, start in planned.starts.items())
             if refused and not is_last_look:  # the table may know messages that came after our last look at the brokers
@@ -265,8 +266,8 @@ def archive_once(
                 cluster.refresh()
                 continue
             tries = 0
-            corrupt |= written.corrupt
-            frozen = {queue: end for queue, end in frozen.items() if queue not in corrupt}
+            held_up |= written.held_up
+            frozen = {queue: end for queue, end in frozen.items() if queue not in held_up}
             if _moving(planned):
                 _note(report, planned, written.files, written.gaps)
                 on_commit(report)
@@ -346,8 +347,9 @@ class _Written(NamedTuple):
     files: list[WrittenFile]
     gaps: list[Gap]
     ends: dict[QueueId, int]
-    """Up to which offsets; less than was planned where a record is corrupt."""
-    corrupt: dict[QueueId, str]
+    """Up to which offsets; less than was planned of a queue that is held up."""
+    held_up: dict[QueueId, str]
+    """Queues that this run leaves, and why: a record is corrupt, or the broker refuses to say what a hole is."""
 
 
 def _write(
@@ -366,12 +368,19 @@ def _write(
     results = run_tasks(tasks) if tasks else []
     written = _Written([], _gaps(planned), dict(planned.ends), {})
     for piece, result in zip(pieces, results, strict=True):
-        if piece.queue in written.corrupt:  # what comes behind a corrupt record waits
+        if piece.queue in written.held_up:  # what comes behind waits
+            continue
+        try:
+            gaps = list(_judged(cluster, piece.queue, planned.plans[piece.queue].incarnation, result.holes))
+        except DescribedError as error:  # it is the queue's own; its files of this piece are in no commit
+            if error.retriable:
+                raise
+            written.ends[piece.queue], written.held_up[piece.queue] = piece.start, error.describe()
             continue
         if result.stopped is not None:
-            written.ends[piece.queue], written.corrupt[piece.queue] = result.stopped
+            written.ends[piece.queue], written.held_up[piece.queue] = result.stopped
         written.files.extend(result.files)
-        written.gaps.extend(_judged(cluster, piece.queue, planned.plans[piece.queue].incarnation, result.holes))
+        written.gaps.extend(gaps)
     by_topic: dict[str, list[Gap]] = {}
     for gap in written.gaps:
         by_topic.setdefault(gap.queue.topic, []).append(gap)
@@ -380,7 +389,9 @@ def _write(
 
 
 def _judged(cluster: QueryCluster, queue: QueueId, incarnation: int, holes: Iterable[tuple[int, int]]) -> Iterator[Gap]:
-    """Why offsets had no message. Holes ascend: behind one whose messages have not expired there is none whose have."""
+    """Why offsets had no message. `holes` ascend. Messages expire from the front, so behind the first hole that did not expire no other
+    one did. Raises what the broker refuses.
+    """
     is_expired = True
     for start, end in holes:
         is_expired = is_expired and has_expired(

@@ -7,7 +7,6 @@ garbage, which VACUUM deletes. Its name is new each time, so no two attempts of 
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -31,7 +30,6 @@ FILE_BYTES = 512 << 20
 """Of values, before compression: then the next file begins."""
 _DAY_US = 86_400_000_000
 _DICTIONARIES = ["broker_name", "tags", "born_host", "store_host"]
-_NOT_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _EPOCH = date(1970, 1, 1)
 
 
@@ -108,11 +106,6 @@ def write_gaps(place: Place, topic: str, gaps: Iterable[Gap]) -> WrittenFile:
 
 def _moment(time_ms: int) -> datetime:
     return datetime.fromtimestamp(time_ms / 1000, UTC)
-
-
-def topic_name(topic: str) -> str:
-    """A topic's name for people, without what a path or a URL would read otherwise."""
-    return _NOT_A_NAME.sub("_", topic)
 
 
 def directory_of(topic: str, day: str) -> str:

@@ -12,12 +12,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from spark_mq.archive.commits import ArchiveConflictError
-from spark_mq.archive.data_files import topic_name
 from spark_mq.archive.restore import RestorePlan, RestoreRange, named_losses, read_options
 from spark_mq.conditions import ArchiveError, OptionError
 from spark_mq.source.archive_files import file_system
@@ -54,8 +54,12 @@ class TypedReport:
 
 
 def typed_place(archive: Place, topic: str) -> Place:
-    """The place of a topic's typed table: the archive's with `-values/TOPIC` behind it."""
-    return archive._replace(url=f"{archive.url}-values/{topic_name(topic)}")
+    """The place of a topic's typed table: the archive's with `-values/TOPIC` behind it. Two topics never share one.
+
+    Of characters that a URL would read otherwise stands the code: `%DLQ%g` is `=25DLQ=25g`. The sign of a URL, %, would be decoded by
+    some readers and not by others.
+    """
+    return archive._replace(url=f"{archive.url}-values/{quote(topic, safe='').replace('%', '=')}")
 
 
 def progress_name(queue: QueueId) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Protocol
 
 import typer
@@ -110,10 +110,13 @@ def lag_families(report: LagReport, clusters: Mapping[str, str]) -> Iterator[Fam
     yield _of_groups(rocketmq.LAG_LATENCY, clusters, rows, lambda lags: _most(lag.oldest_unread_ms for lag in lags))
     yield _of_groups(queries.LAG_BYTES, clusters, rows, lambda lags: _sum(lag.bytes for lag in lags))
     yield _of_groups(queries.LAG_UNKNOWN, clusters, rows, lambda lags: sum(lag.lag is None for lag in lags))
-    yield _of_queries(queries.QUERY_LAG_ROWS, of_query, lambda lags: _sum(lag.lag for lag in lags))
-    yield _of_queries(queries.QUERY_LAG_BYTES, of_query, lambda lags: _sum(lag.bytes for lag in lags))
+    yield _of_queries(queries.QUERY_LAG_ROWS, of_query, lambda lags: [lag.lag for lag in lags], _sum)
+    yield _of_queries(queries.QUERY_LAG_BYTES, of_query, lambda lags: [lag.bytes for lag in lags], _sum)
     yield _of_queries(
-        queries.QUERY_OLDEST, of_query, lambda lags: _seconds(_most(lag.oldest_unread_ms for lag in lags))
+        queries.QUERY_OLDEST,
+        of_query,
+        lambda lags: [lag.oldest_unread_ms for lag in lags],
+        lambda ages: _seconds(_most(ages)),
     )
 
 
@@ -144,21 +147,28 @@ def _of_groups(
     return family(labelled, found)
 
 
-def _of_queries(metric: Metric, of_query: Mapping[Reader, list[QueueLag]], value_of: _Value) -> Family:
-    values = ((reader.name, value_of(lags)) for reader, lags in of_query.items())
-    return family(metric, (((name, ""), value) for name, value in values if value is not None))
+def _of_queries(
+    metric: Metric,
+    of_query: Mapping[Reader, list[QueueLag]],
+    values_of: Callable[[list[QueueLag]], list[int | None]],
+    total: Callable[[list[int | None]], float | None],
+) -> Family:
+    """A query over all its queues. It has no series while one of them is unknown, as on the page of its session."""
+    values = ((reader.name, values_of(lags)) for reader, lags in of_query.items())
+    totals = ((name, total(found)) for name, found in values if None not in found)
+    return family(metric, (((name, ""), value) for name, value in totals if value is not None))
 
 
 def _letters(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _sum(values: Iterator[int | None]) -> int | None:
+def _sum(values: Iterable[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
-def _most(values: Iterator[int | None]) -> int | None:
+def _most(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 

@@ -29,6 +29,7 @@ from spark_mq.cli.output import (
 from spark_mq.cli.pages import Sheet, print_page
 from spark_mq.cli.places import AsJson, Brokers, Everything, Place, refuse_unknown_topic
 from spark_mq.cli.stores import ReadPath, open_place
+from spark_mq.cli.visible_text import shown_place
 from spark_mq.client.errors import ClientError
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.lag.figures import GroupLag, LagReport, QueueLag, Reader
@@ -246,7 +247,7 @@ def _print(report: LagReport, shown: Shown, where: str, *, as_json: bool) -> Non
         print_page(
             "lag.html",
             title="Who is behind",
-            place=where,
+            place=shown_place(where),
             time=time_text(report.time_ms),
             troubles=troubles,
             sheet=sheet,

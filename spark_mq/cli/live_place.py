@@ -91,8 +91,9 @@ class LivePlace:
 
     # Topics and queues
 
-    def topic_entries(self) -> list[dict[str, Any]]:
-        topics = self.known_topics()
+    def topic_entries(self, topic: str | None = None) -> list[dict[str, Any]]:
+        """Of all topics, or of one, for which the brokers of no other are asked."""
+        topics = self.known_topics() if topic is None else [topic]
         self._look_at(topics)
         return self._entries(topics, {})
 

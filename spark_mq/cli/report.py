@@ -19,6 +19,7 @@ from spark_mq.cli.output import CommandError, time_in_words, time_text, why_miss
 from spark_mq.cli.pages import Sheet, render_page
 from spark_mq.cli.places import Everything, Place
 from spark_mq.cli.stores import ReadPath, StorePlace, open_place
+from spark_mq.cli.visible_text import shown_place
 from spark_mq.client.errors import NoBrokerError
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.lag.figures import LagReport, Reader
@@ -80,7 +81,7 @@ def report(
     page = render_page(
         "report.html",
         title="Report on RocketMQ" if connection.is_given else "Report on a RocketMQ store",
-        place=connection.name_server or path,
+        place=shown_place(connection.name_server or path or ""),
         time=time_text(now_ms),
         troubles=troubles,
         sizes=size_sheet(sizes, now_ms),

@@ -206,16 +206,19 @@ def refuse_in_store(root: str, topic: str, conf: str | None) -> NoReturn:
 
 
 def _changed(named: Mapping[str, int], topic: TopicConfig) -> TopicConfig:
-    """Raises CommandError for the numbers of queues of an ordered topic, and where queues would be written until nobody reads them."""
+    """Raises CommandError for the numbers of queues of an ordered topic, and where a queue would be written and not read."""
     changes: dict[str, Any] = dict(named)
     wanted = replace(topic, **changes)
     counts = (topic.read_queue_count, topic.write_queue_count), (wanted.read_queue_count, wanted.write_queue_count)
     if topic.order and counts[0] != counts[1]:
         text = f"topic {topic.topic} is ordered: name servers know its numbers of queues, too"
         raise CommandError(text, "mqadmin updateTopic -o true changes both")
-    if all(now < before for before, now in zip(*counts, strict=True)):
+    if wanted.read_queue_count < min(counts[0]):
         text = f"topic {topic.topic} would lose queues with what is unread there: it has {shape_in_words(topic)}"
         raise CommandError(text, "lower --write-queues first, and --read-queues when the other queues are read")
+    if wanted.write_queue_count > max(topic.write_queue_count, wanted.read_queue_count):
+        text = f"topic {topic.topic} would have queues that are written, and that no consumer reads: it has {shape_in_words(topic)}"
+        raise CommandError(text, "give --read-queues, too: as many, or more")
     return wanted
 
 
@@ -274,7 +277,7 @@ def _delete_at_brokers(
     place = LivePlace(connection.settings())
     try:
         chosen = brokers_of(run(place.admin.cluster_info()), cluster)
-        entries = [entry for entry in _entries(place, topic) if entry["broker_name"] in chosen]
+        entries = [entry for entry in place.topic_entries(topic) if entry["broker_name"] in chosen]
         if not entries:
             raise CommandError(f"no broker{'' if cluster is None else f' of cluster {cluster}'} has topic {topic}")
         if not is_sure:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+_CONTAINER_FIRST = ("abfs", "abfss", "wasb", "wasbs")
+"""URLs that name a container where others have a user."""
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\uffff"
@@ -33,3 +35,16 @@ def visible(text: str) -> str:
 def visible_lines(text: str) -> str:
     """The same of a text with lines and tabs."""
     return _HIDDEN_IN_LINES.sub(_mark, text.replace("\r\n", "\n"))
+
+
+def shown_place(place: str) -> str:
+    """A path as it is; a URL without what may be secret in it: user and password, query, fragment."""
+    scheme, separator, rest = place.partition("://")
+    if not separator:
+        return place
+    rest, _, _ = rest.partition("#")
+    rest, _, _ = rest.partition("?")
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    shown_user = user + at if scheme in _CONTAINER_FIRST and ":" not in user else ""
+    return f"{scheme}://{shown_user}{host}{slash}{path}"

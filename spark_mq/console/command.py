@@ -17,6 +17,7 @@ from spark_mq.cli.output import CommandError, UsageError
 from spark_mq.cli.pages import INSTALL
 from spark_mq.cli.processes import Verbose, file_content, serve
 from spark_mq.cli.stores import ReadPath, one_store
+from spark_mq.cli.visible_text import shown_place
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.source.cluster import find_stores
 from storage.names import address_text, split_address
@@ -62,7 +63,11 @@ class Beside:
     ] = None
     storage: Annotated[
         list[str] | None,
-        typer.Option("--storage", metavar="NAME=VALUE", help="A storage option of the archive's place; repeat it."),
+        typer.Option(
+            "--storage",
+            metavar="NAME=VALUE",
+            help="A storage option of the archive's and the audit's place; repeat it.",
+        ),
     ] = None
     audit: Annotated[
         str | None,
@@ -162,7 +167,7 @@ class _Wanted:
         return Console(
             views,
             Samples(views),
-            Replays(store, self.connection, conf=self.conf, audit=self.beside.audit),
+            Replays(store, self.connection, conf=self.conf, audit=self.beside.audit, storage=self.beside.storage),
             Access(self.token, self.checks_host),
             allows_changes=self.serving.allow_changes,
             archive=archive,
@@ -200,7 +205,6 @@ class _Running:
             import uvicorn
 
             from spark_mq.console.application import application, close
-            from spark_mq.console.shown import shown_place
 
         made = await asyncio.to_thread(wanted.console)
         try:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import pyarrow.compute as pc
 
-from jobs.replay_dead_letters import Replay, preview
-from jobs.replay_dead_letters import run as run_replay
+from jobs.replay_dead_letters import Pace, Replay, preview, run_paced
 from jobs.run import JobReport, Shared
 from spark_mq.cli.output import UsageError, describe
 from spark_mq.command_options import NO_CLUSTER, Connection
@@ -27,6 +27,7 @@ from storage.epoch_times import current_time_ms
 
 AUDIT_ROWS = 200
 PREVIEW_LINES = 500
+NUMBERS_KEPT = 1_000
 _SHOWN = [
     "time",
     "result",
@@ -66,18 +67,25 @@ class Replays:
         *,
         conf: str | None = None,
         audit: str | None = None,
+        storage: Sequence[str] | None = None,
         clock: Callable[[], int] = current_time_ms,
     ) -> None:
-        """A store, or the cluster that the connection names. `audit` is the job's Delta table."""
+        """A store, or the cluster that the connection names. `audit` is the job's Delta table, `storage` are options of its place as
+        delta-rs names them; Spark has its own. Raises OptionError.
+        """
         self._path = path
         self._connection = connection
         self._shared = Shared(conf=conf)
-        self.audit = audit
+        self.audit = None if audit is None else Place.given(audit, storage)
+        self._audit_table = audit
         self._clock = clock
         self._lock = threading.Lock()
         self._previewing = threading.Lock()
         self._last: Run | None = None
         self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._taken: deque[str | None] = deque(maxlen=NUMBERS_KEPT)
+        """The numbers of forms that have begun a run."""
 
     @property
     def can_run(self) -> bool:
@@ -95,13 +103,16 @@ class Replays:
         finally:
             self._previewing.release()
 
-    def start(self, options: Replay) -> None:
-        """Begin a run. Raises UsageError while another one goes on."""
+    def start(self, options: Replay, number: str | None = None) -> None:
+        """Begin a run; nothing if a form with this number has begun one. Raises UsageError while another one goes on."""
         with self._lock:
+            if number is not None and number in self._taken:  # a double click
+                return
             if self._last is not None and self._last.is_going_on:
                 raise UsageError(f"dead letters of group {self._last.group} are being replayed", "wait for its end")
+            self._taken.append(number)
             self._last = Run(options.group, self._clock())
-            wanted = replace(options, audit=self.audit)
+            wanted = replace(options, audit=self._audit_table)
             self._thread = threading.Thread(target=self._go, args=(wanted,), name="console-replay", daemon=True)
             self._thread.start()
 
@@ -112,20 +123,22 @@ class Replays:
             return self._last
 
     def close(self) -> None:
-        """Waits for a run that goes on: what it has put must be noted."""
+        """Lets a run that goes on end before its next burst, and waits until what it has put is noted. The next run does the rest."""
+        self._stopping.set()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self, options: Replay) -> JobReport:
-        return run_replay(self._shared, options, path=self._path, connection=self._connection)
+        pace = Pace(sleep=self._stopping.wait, is_stopping=self._stopping.is_set)
+        return run_paced(self._shared, options, pace, path=self._path, connection=self._connection)
 
     def _go(self, options: Replay) -> None:
         lines: tuple[str, ...] = ()
         error = hint = None
         try:
             lines = tuple(self._run(options).lines)
-        except Exception as found:  # the page says it
-            described = describe(found)
+        except BaseException as found:  # the page says it, also of a library that ends the thread
+            described = describe(found) if isinstance(found, Exception) else None
             if described is None:
                 _LOG.exception("the replay of dead letters of group %s has failed", options.group)
             error, hint = (repr(found), None) if described is None else (described.text, described.hint)
@@ -134,9 +147,9 @@ class Replays:
             self._last = replace(self._last, ended_ms=self._clock(), lines=lines, error=error, hint=hint)
 
 
-def audit_rows(table: str, group: str) -> list[Mapping[str, Any]]:
+def audit_rows(audit: Place, group: str) -> list[Mapping[str, Any]]:
     """The newest rows of the group in the job's audit; none where there is no table yet. Raises OptionError, ArchiveError."""
-    delta = open_delta(Place.of(table))
+    delta = open_delta(audit)
     if delta is None:
         return []
     rows = delta.to_pyarrow_table(columns=_SHOWN, filters=[("consumer_group", "=", group)])
@@ -144,9 +157,9 @@ def audit_rows(table: str, group: str) -> list[Mapping[str, Any]]:
     return [{**row, "time_ms": _ms(row["time"])} for row in newest.to_pylist()]
 
 
-def settled_ids(table: str, group: str) -> set[str]:
+def settled_ids(audit: Place, group: str) -> set[str]:
     """The message ids of the group's letters that the job's audit calls settled. Raises OptionError, ArchiveError."""
-    delta = open_delta(Place.of(table))
+    delta = open_delta(audit)
     if delta is None:
         return set()
     wanted = [("consumer_group", "=", group), ("result", "in", list(SETTLED))]

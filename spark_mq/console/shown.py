@@ -23,8 +23,6 @@ ALL_HEX_BYTES = 256 << 10
 JSON_BYTES = 2 << 20
 PREVIEW_BYTES = 160
 _HEX_WIDTH = 16
-_CONTAINER_FIRST = ("abfs", "abfss", "wasb", "wasbs")
-"""URLs that name a container where others have a user."""
 _STEP = 16 << 10
 _DEEPEST_INDENT = 40
 """Deeper values of JSON begin at the same place: else the blanks of a deep body would be thousands of times its size."""
@@ -75,19 +73,6 @@ def _is_utf8(body: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def shown_place(place: str) -> str:
-    """A path as it is; a URL without what may be secret in it: user and password, query, fragment."""
-    scheme, separator, rest = place.partition("://")
-    if not separator:
-        return place
-    rest, _, _ = rest.partition("#")
-    rest, _, _ = rest.partition("?")
-    authority, slash, path = rest.partition("/")
-    user, at, host = authority.rpartition("@")
-    shown_user = user + at if scheme in _CONTAINER_FIRST and ":" not in user else ""
-    return f"{scheme}://{shown_user}{host}{slash}{path}"
 
 
 class Part(NamedTuple):

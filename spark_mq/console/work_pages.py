@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl
@@ -13,6 +14,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from jobs.replay_dead_letters import LIMIT, Replay
 from spark_mq.cli.lag import GROUP_HEADINGS, QUEUE_HEADINGS, group_row, queue_row
 from spark_mq.cli.output import CommandError, UsageError
+from spark_mq.client.errors import ClientError
+from spark_mq.conditions import SparkMqError
 from spark_mq.console.pages import Asked, Console, console_of, link, page
 from spark_mq.console.replays import PREVIEW_LINES, audit_rows
 from spark_mq.console.views import NotThereError, raise_missing
@@ -138,6 +141,7 @@ def _dead_letters(request: Request, asked: Asked, preview: list[str] | None) -> 
     if of_group is None:
         raise_missing(view)
         raise NotThereError(f"group {name} has no dead letters")
+    audit, audit_trouble = _audit(console, name)
     return page(
         request,
         "dead_letters_of_group.html",
@@ -147,13 +151,21 @@ def _dead_letters(request: Request, asked: Asked, preview: list[str] | None) -> 
         targets=TARGETS,
         preview=None if preview is None else preview[:PREVIEW_LINES],
         left_out=0 if preview is None else max(0, len(preview) - PREVIEW_LINES),
-        audit=_audit(console, name),
+        audit=audit,
+        audit_trouble=audit_trouble,
+        number=secrets.token_hex(8),
         run=console.replays.last,
     )
 
 
-def _audit(console: Console, name: str) -> list[Mapping[str, object]] | None:
-    return None if console.replays.audit is None else audit_rows(console.replays.audit, name)
+def _audit(console: Console, name: str) -> tuple[list[Mapping[str, object]] | None, str | None]:
+    """The audit's rows of the group, None where no audit is kept; and why they cannot be read."""
+    if console.replays.audit is None:
+        return None, None
+    try:
+        return audit_rows(console.replays.audit, name), None
+    except SparkMqError as error:  # a preview and a replay are possible all the same
+        return [], str(error)
 
 
 def _replay(asked: Asked) -> Replay:
@@ -201,7 +213,7 @@ async def replay(request: Request) -> Response:
     if not console.allows_changes:
         raise ForbiddenError("this console changes nothing", "start it with --allow-changes")
     options = _replay(asked)
-    await run_in_threadpool(console.replays.start, options)
+    await run_in_threadpool(console.replays.start, options, asked.text("number"))
     return RedirectResponse(link("/dead-letters", group=options.group), 303)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
+from spark_mq.source.lag import Position
 from spark_mq.source.offsets import QueueId
 
 RATES_OVER_MS = 60_000
@@ -33,27 +34,6 @@ class Reader(NamedTuple):
 
     name: str
     kind: Literal["group", "query"] = "group"
-
-
-class Position(NamedTuple):
-    """One reader in one queue, as a look found it; None = unknown."""
-
-    broker_offset: int | None
-    """The queue's end: the offset of the next message. None: the queue is not there."""
-    group_offset: int | None
-    """The next offset to read. None: nothing is stored."""
-    unread_since_ms: int | None = None
-    """When the oldest unread message was stored. None, too, where nothing is unread."""
-    unread_bytes: int | None = None
-
-    @property
-    def lag(self) -> int | None:
-        """Number of unread offsets. A queue that never had a message has none."""
-        if self.broker_offset == 0 and not self.group_offset:
-            return 0
-        if self.broker_offset is None or self.group_offset is None or self.group_offset > self.broker_offset:
-            return None
-        return self.broker_offset - self.group_offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ group's offset does not move, for a minute. Where more ages are missing than may
 the others are unknown until a later look.
 
 Rare: a queue that is read and not written any more is asked for its end (30), because 317 counts the written ones at Apache's brokers.
+A topic with offsets that 317 does not name is looked up at a name server (105), once a minute.
 A query's queues are asked for their ends (30), and, where they are behind, for their oldest unread message (a pull).
 Not counted: the routes of topics that this client asks for the first time.
 
@@ -24,6 +25,7 @@ Java: AdminBrokerProcessor (fetchAllConsumeStatsInBroker, getAllConsumerOffset, 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -45,9 +47,10 @@ from spark_mq.client.message import MessageQueue
 from spark_mq.client.routes import read_address
 from spark_mq.client.settings import ClientSettings, with_namespace, without_namespace
 from spark_mq.lag.checkpoints import Checkpoints, QueryPosition
-from spark_mq.lag.figures import Keep, LagReport, Look, Looks, Position, Reader
+from spark_mq.lag.figures import Keep, LagReport, Look, Looks, Reader
 from spark_mq.remoting import RequestCode
 from spark_mq.remoting.administration import ConsumeStats, QueueTimeSpan
+from spark_mq.source.lag import Position
 from spark_mq.source.offsets import QueueId
 from storage.epoch_times import current_time_ms
 from storage.errors import StateFileError
@@ -86,6 +89,13 @@ class _Age(NamedTuple):
     group_offset: int
     since_ms: int
     found_ms: int
+
+
+class _Closed(NamedTuple):
+    """Whether a broker has a topic without written queues, as it was found at a time."""
+
+    is_closed: bool
+    found_ms: float
 
 
 class _Row(NamedTuple):
@@ -163,6 +173,8 @@ class ClusterLag:
         self._clock = clock
         self._looks = Looks()
         self._ages: dict[_Place, _Age] = {}
+        self._closed: dict[tuple[str, str], _Closed] = {}
+        """By topic and broker name."""
         self._needs_rates = with_rates
 
     def close(self) -> None:
@@ -227,7 +239,7 @@ class ClusterLag:
             )
             stored = _parse_offsets(text, address)
             rows = [row for group, of_group in stats.items() for row in _rows(group, of_group, stored)]
-            return _Answer([*rows, *await self._unwritten(found, name, rows, stored)], _read_rates(stats))
+            return _Answer([*rows, *await self._unwritten(found, name, stats, rows, stored)], _read_rates(stats))
         asked = [found.ask(self._admin.group_stats(address, group)) for group in groups]
         of_groups = zip(groups, await asyncio.gather(*asked), strict=True)
         rows = [row for group, of_group in of_groups for row in _rows(group, [of_group], None)]
@@ -240,11 +252,21 @@ class ClusterLag:
         stored = await found.ask(self._admin.group_offset(row.group, row.queue, or_zero=False))
         return row._replace(position=row.position._replace(group_offset=stored))
 
-    async def _unwritten(self, found: _Found, name: str, known: Sequence[_Row], stored: ConsumerOffsets) -> list[_Row]:
-        """The queues with offsets that an Apache broker leaves out, because they are not written any more."""
+    async def _unwritten(
+        self, found: _Found, name: str, groups: Collection[str], known: Sequence[_Row], stored: ConsumerOffsets
+    ) -> list[_Row]:
+        """The queues with offsets that an Apache broker leaves out, because they are not written any more.
+
+        Of a topic none of whose queues is written it names no group at all, neither those whose consumers do not subscribe to it any
+        more. Here all are listed that the broker has and that have offsets there.
+        """
         listed: dict[tuple[str, str], set[int]] = {}
         for row in known:
             listed.setdefault((row.queue.topic, row.group), set()).add(row.queue.queue_id)
+        topics = {topic for topic, _ in listed}
+        hidden = [(topic, group) for topic, group in stored.offsets if topic not in topics and group in groups]
+        closed = await self._closed_topics(found, name, {topic for topic, _ in hidden})
+        listed |= {(topic, group): set() for topic, group in hidden if topic in closed}
         missing = [
             (group, MessageQueue(topic, name, queue_id), offset)
             for (topic, group), queue_ids in listed.items()
@@ -259,6 +281,26 @@ class ClusterLag:
                 found.errors.append(end)
             rows.append(_Row(group, queue, Position(None if isinstance(end, ClientError) else end, offset)))
         return rows
+
+    async def _closed_topics(self, found: _Found, name: str, topics: Collection[str]) -> set[str]:
+        """Those of the topics that the broker has, and of which it takes no message: no queue is written. Others are deleted, or no
+        consumer of any group reads them.
+        """
+        asked = [
+            topic
+            for topic in sorted(topics)
+            if not 0
+            <= found.now_ms - self._closed.get((topic, name), _Closed(False, -math.inf)).found_ms
+            < _AGE_HOLDS_MS
+        ]
+        for topic, route in await _of_each(asked, lambda topic: found.ask(self._admin.route(topic))):
+            if isinstance(route, ClientError) and not is_gone(route):
+                found.errors.append(route)
+                continue
+            datas = () if isinstance(route, ClientError) else route.data.queue_datas
+            is_closed = any(data.broker_name == name and data.write_queue_count == 0 for data in datas)
+            self._closed[topic, name] = _Closed(is_closed, found.now_ms)
+        return {topic for topic in topics if (known := self._closed.get((topic, name))) is not None and known.is_closed}
 
     def _add(self, found: _Found, name: str, answer: _Answer) -> None:
         for group, queue, position in answer.rows:

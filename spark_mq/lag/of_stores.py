@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from spark_mq.conditions import OptionError
 from spark_mq.lag.checkpoints import Checkpoints
-from spark_mq.lag.figures import Keep, LagReport, Look, Looks, Position, Reader
+from spark_mq.lag.figures import Keep, LagReport, Look, Looks, Reader
 from spark_mq.source.cluster import Cluster
+from spark_mq.source.lag import Position
 from spark_mq.source.offsets import QueueId
 from storage import MessageStore
 from storage.epoch_times import current_time_ms

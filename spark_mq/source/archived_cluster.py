@@ -372,7 +372,9 @@ class LogSplit:
         request: RowRequest = self.inner.request
         offset = "offset" if request.kafka else "queue_offset"
         names = tuple(dict.fromkeys([*request.column_names, offset]))
-        strict = replace(self.inner, request=replace(request, column_names=names, fail_on_data_loss=True))
+        is_lenient = request.asks_leniently or not request.fail_on_data_loss
+        strictly = replace(request, column_names=names, fail_on_data_loss=True, asks_leniently=is_lenient)
+        strict = replace(self.inner, request=strictly)
         at = self.ranges[0][0]
         try:
             for batch in strict.read():

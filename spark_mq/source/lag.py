@@ -9,14 +9,15 @@ Only the JSON of its offsets gets from a Python source into Spark's progress. Th
 `queues` holds the ends of the queues, in the checkpoint's shape. `unread` holds the distance from the end of the planned batch to the
 end of the queue, for queues where it is not empty (bytes null: not counted yet). `commitOffsets` appears with that option.
 
-The lag is the rest after the progress's batch. An unknown value is None, never 0. Spark: KafkaMicroBatchStream.metrics
+The lag is the rest after the progress's batch. An unknown value is None, never 0: also where a queue ends before the batch, because
+its messages are others than those that were read (`Position`). Spark: KafkaMicroBatchStream.metrics
 (offsetsBehindLatest), which has rows only.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -29,6 +30,27 @@ if TYPE_CHECKING:
 
 ENTRIES_A_LOOK = 4 << 20
 """Queue entries that one look counts at most (80 MB): of a longer backlog the bytes are unknown until it was gone through."""
+
+
+class Position(NamedTuple):
+    """One reader in one queue, as a look found it; None = unknown. Its `lag` is the one rule for queries and groups."""
+
+    broker_offset: int | None
+    """The queue's end: the offset of the next message. None: the queue is not there."""
+    group_offset: int | None
+    """The next offset to read. None: nothing is stored."""
+    unread_since_ms: int | None = None
+    """When the oldest unread message was stored. None, too, where nothing is unread."""
+    unread_bytes: int | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Number of unread offsets. A queue that never had a message has none."""
+        if self.broker_offset == 0 and not self.group_offset:
+            return 0
+        if self.broker_offset is None or self.group_offset is None or self.group_offset > self.broker_offset:
+            return None
+        return self.broker_offset - self.group_offset
 
 
 class QueueLag(NamedTuple):
@@ -136,11 +158,12 @@ class QueueSizes(MessageSizes, Protocol):
     def minimum(self, queue: QueueId) -> int: ...
 
 
-def unread_without_sizes(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> dict[QueueId, Unread]:
+def unread_without_sizes(
+    starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], minimum: Callable[[QueueId], int]
+) -> dict[QueueId, Unread]:
     """Like `UnreadBytes.count`, if sizes are unknown."""
-    return {
-        queue: Unread(starts[queue], None) for queue, end in ends.items() if queue in starts and starts[queue] < end
-    }
+    all_starts = {queue: starts[queue] if queue in starts else minimum(queue) for queue in ends}
+    return {queue: Unread(start, None) for queue, start in all_starts.items() if start < ends[queue]}
 
 
 class _Counted(NamedTuple):
@@ -233,18 +256,18 @@ def _lags(end_text: str | None, latest_text: str | None) -> list[QueueLag]:
 
 
 def _lag(queue: QueueId, end: QueueOffset | None, latest: QueueOffset | None, unread: Unread | None) -> QueueLag:
-    if latest is None:
-        return QueueLag(*queue, None, None, None)
-    start = end.next if end is not None else unread.start if unread is not None else latest.next
-    if start >= latest.next:
-        return QueueLag(*queue, 0, 0, 0)
+    newest = None if latest is None else latest.next
+    start = end.next if end is not None else unread.start if unread is not None else newest
+    rows = Position(newest, start).lag
+    if latest is None or not rows:
+        return QueueLag(*queue, rows, rows, rows)
     size = unread.bytes if unread is not None and unread.start == start else None
     time_ms = None
     if end is not None and end.before is not None and latest.before is not None:
         time_ms = latest.before[1] - end.before[1]
     if time_ms is not None and time_ms < 0:  # the broker's clock was set back
         time_ms = None
-    return QueueLag(*queue, latest.next - start, size, time_ms)
+    return QueueLag(*queue, rows, size, time_ms)
 
 
 def _unread(tree: Mapping[str, Any], queue: QueueId) -> Unread | None:

@@ -145,10 +145,11 @@ class PullReader:
         fail_on_data_loss: bool = True,
         verify_crc: bool = False,
         judges_holes: bool = True,
+        asks_leniently: bool = False,
         wanted: Wanted | None = None,
     ) -> None:
-        """`wanted`: the parts of messages that the query needs. Without `judges_holes` offsets that the master passes over are
-        nothing to this reader.
+        """`wanted`: the parts of messages that the query needs. Without `judges_holes` the reader ignores offsets that the master
+        passes over. With `asks_leniently` it raises no refusal where the broker does not say whether the topic is compacted.
         """
         self._queue = queue
         self._addresses = dict(sorted(addresses.items()))
@@ -156,6 +157,7 @@ class PullReader:
         self._requests = PullRequests(queue, terms)
         self._looks = PullRequests(queue, replace(terms, filter=EVERYTHING))
         self._strict = fail_on_data_loss
+        self._asks_strictly = fail_on_data_loss and not asks_leniently
         self._judges_holes = judges_holes
         self._verify_crc = verify_crc
         self._wanted = wanted
@@ -303,7 +305,7 @@ class PullReader:
     def _is_compacted_topic(self) -> bool:
         """Whether the broker keeps only the newest message of each key. The master says so: no, at a slave.
 
-        If that is unknown, it is an error, or part of the warning if loss is tolerated.
+        Where no broker says so, that is an error. If loss is tolerated, the text of the loss says it.
         """
         if self._broker_id != MASTER_ID or self._not_known:
             return False
@@ -312,7 +314,7 @@ class PullReader:
                 what = f"the configuration of topic {self._queue.topic}"
                 self._is_compacted = patiently(self._ask_compacted, self._terms.timeout_ms, what)
             except ClientError as error:
-                if self._strict:
+                if self._asks_strictly:
                     raise
                 self._not_known = f" (or its topic is compacted, which is not known: {error.describe()})"
                 return False
@@ -479,6 +481,7 @@ class PullSplit:
                 self.terms,
                 fail_on_data_loss=strict,
                 judges_holes=self.request.judges_holes,
+                asks_leniently=self.request.asks_leniently,
                 verify_crc=verify_crc,
                 wanted=self.request.wanted,
             )

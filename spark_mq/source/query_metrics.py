@@ -5,17 +5,21 @@
 
 The first call of a session adds a listener to it, which keeps the last progress of each query, and how it ended. What ended before that
 is not known. Rates are those of the last batch; a query that waits for messages has rates of 0. How far a query is behind is looked at
-in its store or cluster when the figures are requested, by the options of its sources; so it grows while a batch hangs. With Spark
-Connect, where the options are not at hand, the lag is that of the last batch, and the age and the bytes are unknown.
+in its store or cluster when the figures are requested, by the options of its sources (`query_looks.py`); so it grows while a batch
+hangs. With Spark Connect, where the options are not at hand, the lag is that of the last batch, and the age and the bytes are unknown.
 
-An unknown value is null, never 0. A query over other sources has its rates, and no lag.
+An unknown value is null, never 0: the lag of a query that has ended, and the lag where a broker or a queue is missing, or a broker has
+not answered in time. A query over other sources has its rates, and no lag.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -24,14 +28,10 @@ from weakref import WeakKeyDictionary
 from spark_mq.prometheus import queries as names
 from spark_mq.prometheus.metric import Family, family
 from spark_mq.prometheus.page import Page, ServedPage
-from spark_mq.source.lag import ENTRIES_A_LOOK, position_of, total_lag
+from spark_mq.source.lag import total_lag
 from spark_mq.source.listener import LagListener, LagReport, source_options
-from spark_mq.source.offsets import QueueId, QueueOffsets
-from spark_mq.source.options import SourceOptions
-from spark_mq.source.query_cluster import QueryCluster
-from spark_mq.source.stream_reader import StreamReader
+from spark_mq.source.query_looks import UNKNOWN, Behind, QueryLooks
 from spark_mq.spark_versions import SparkNotFoundError, not_installed
-from storage.epoch_times import current_time_ms
 
 try:
     from pyspark.sql.streaming.listener import (
@@ -53,6 +53,10 @@ _SCHEMA = (
     "processed_bytes_per_second DOUBLE, lag_rows BIGINT, lag_bytes BIGINT, oldest_unread_ms BIGINT, "
     "last_error STRING, last_error_condition STRING, failures BIGINT"
 )
+ENDED_KEPT = 100
+"""So many queries that have ended are shown; of more, those that ended last."""
+WAIT_S = 5.0
+"""So long the figures wait for all looks together."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -83,18 +87,6 @@ class QueryFigures(NamedTuple):
     """How often it ended by an error since the listener was added."""
 
 
-class _Behind(NamedTuple):
-    """A source's lag now, and the bytes of its last batch."""
-
-    rows: int | None
-    bytes: int | None
-    oldest_ms: int | None
-    batch_bytes: int | None
-
-
-_UNKNOWN = _Behind(None, None, None, None)
-
-
 class _Failure(NamedTuple):
     text: str
     condition: str | None
@@ -115,15 +107,14 @@ class _Query:
         self.last_failure: _Failure | None = None
         self.trouble: str | None = None
         """Why its lag could not be looked at last."""
-        self.readers: list[StreamReader | None] | None = None
-        """Of each source, to look with; None of one that is not ours, and in place of all where they cannot be made."""
+        self.looks: QueryLooks | None = None
+        """At its run that is active."""
 
-    def close(self) -> None:
-        """Close what it looks with."""
-        for reader in self.readers or ():
-            if reader is not None:
-                reader.stop()
-        self.readers = None
+    def end_run(self) -> None:
+        """Its looks are over."""
+        if self.looks is not None:
+            self.looks.end()
+        self.in_jvm = self.looks = None
 
 
 class QueryMetrics(LagListener):
@@ -140,7 +131,7 @@ class QueryMetrics(LagListener):
         super().onQueryStarted(event)
         with self._lock:
             query = self._query(event.id, event.runId, event.name)
-            query.close()
+            query.end_run()
             query.run_id, query.is_active, query.is_idle = event.runId, True, False
             query.in_jvm = self._queries.get(event.runId)
 
@@ -163,33 +154,51 @@ class QueryMetrics(LagListener):
             if event.runId != query.run_id:  # Spark may report the end of a run after the start of the next
                 return
             query.is_active = False
-            query.in_jvm = None
-            query.close()
+            query.end_run()
             if event.exception is not None:
                 query.failures += 1
                 query.last_failure = _Failure(event.exception, getattr(event, "errorClassOnException", None))
+            self._forget_ended(query)
 
     def take_running(self, active: Iterable[Any]) -> None:
         """Note queries that were started before this listener was added."""
-        with self._lock:
-            for running in active:
-                query = self._query(UUID(str(running.id)), UUID(str(running.runId)), running.name)
-                query.in_jvm = query.in_jvm or getattr(running, "_jsq", None)
-                if query.progress is None and query.in_jvm is not None:
-                    found = query.in_jvm.lastProgress()
-                    query.progress = None if found is None else StreamingQueryProgress.fromJObject(found)
+        for running in active:
+            ids = UUID(str(running.id)), UUID(str(running.runId))
+            name, in_jvm = running.name, getattr(running, "_jsq", None)
+            found = None if in_jvm is None else in_jvm.lastProgress()
+            with self._lock:
+                query = self._query(*ids, name)
+                if query.run_id != ids[1] or not query.is_active:  # it has ended meanwhile
+                    continue
+                query.in_jvm = query.in_jvm or in_jvm
+                if query.progress is None and found is not None:
+                    query.progress = StreamingQueryProgress.fromJObject(found)
 
     def _query(self, query_id: UUID, run_id: UUID, name: str | None) -> _Query:
         query = self._known.setdefault(query_id, _Query(query_id, run_id, name))
         query.name = query.name or name
         return query
 
+    def _forget_ended(self, ended: _Query) -> None:
+        """Forget those that ended first, where there are too many."""
+        self._known[ended.query_id] = self._known.pop(ended.query_id)  # they stand in the order of their ends
+        all_ended = [each.query_id for each in self._known.values() if not each.is_active]
+        for query_id in all_ended[:-ENDED_KEPT]:
+            del self._known[query_id]
+            self.reports.pop(query_id, None)
+
     # What is asked for
 
     def figures(self) -> list[QueryFigures]:
-        """All queries that are known, by name."""
+        """All queries that are known, by name. Waits `WAIT_S` at most; the lag of a query that is still looked at then is unknown."""
         with self._lock:
-            found = [self._figures_of(query) for query in self._known.values()]
+            queries = [copy.copy(query) for query in self._known.values()]
+        looks = [self._begin(query) for query in queries]
+        until_s = time.monotonic() + WAIT_S
+        found = [
+            _figures_of(query, _of_last_batch(query) if look is None else self._result(query, look, until_s))
+            for query, look in zip(queries, looks, strict=True)
+        ]
         return sorted(found, key=lambda each: (each.name or "", each.query_id))
 
     def families(self) -> Iterator[Family]:
@@ -216,56 +225,83 @@ class QueryMetrics(LagListener):
         )
         yield family(names.QUERY_FAILURES, failed)
 
-    def _figures_of(self, query: _Query) -> QueryFigures:
-        progress, failure = query.progress, query.last_failure
-        behind = _UNKNOWN
-        rates: tuple[float | None, float | None, float | None] = (None, None, None)
-        if progress is not None:
-            behind = self._behind(query, progress)
-            duration_s = max(1, progress.batchDuration) / 1_000
-            bytes_rate = None if behind.batch_bytes is None else behind.batch_bytes / duration_s
-            rates = _rate(progress.inputRowsPerSecond), _rate(progress.processedRowsPerSecond), bytes_rate
-            if query.is_idle or not query.is_active:
-                rates = 0.0, 0.0, None if bytes_rate is None else 0.0
-        return QueryFigures(
-            name=query.name,
-            query_id=str(query.query_id),
-            run_id=str(query.run_id),
-            is_active=query.is_active,
-            batch_id=None if progress is None else progress.batchId,
-            progress_time=None if progress is None else datetime.fromisoformat(progress.timestamp),
-            num_input_rows=None if progress is None else progress.numInputRows,
-            input_rows_per_second=rates[0],
-            processed_rows_per_second=rates[1],
-            processed_bytes_per_second=rates[2],
-            lag_rows=behind.rows,
-            lag_bytes=behind.bytes,
-            oldest_unread_ms=behind.oldest_ms,
-            last_error=None if failure is None else failure.text,
-            last_error_condition=None if failure is None else failure.condition,
-            failures=query.failures,
-        )
+    # Looks
 
-    def _behind(self, query: _Query, progress: StreamingQueryProgress) -> _Behind:
-        """Of all its sources together."""
-        known = [_UNKNOWN._replace(**_told(LagReport.of(progress)))]
-        if query.is_active and query.in_jvm is not None:
-            try:
-                readers = _readers(query, len(progress.sources))
-                looked = [
-                    _look(reader, source.startOffset, source.endOffset)
-                    for reader, source in zip(readers, progress.sources, strict=True)
-                    if reader is not None
-                ]
-                known = looked or [_UNKNOWN]
-            except Exception as error:  # the other figures are shown all the same
-                if query.trouble != (text := str(error)):
-                    _LOG.warning("query %s: its lag is that of its last batch: %s", query.name or query.query_id, text)
-                query.trouble = text
-                query.close()
-        columns = zip(*known, strict=True)
-        rows, sizes, ages, of_batch = (list(column) for column in columns)
-        return _Behind(_sum(rows), _sum(sizes), None if None in ages else max(ages), _sum(of_batch))
+    def _begin(self, query: _Query) -> Future[Behind] | None:
+        """The look at a query; None where none is possible. `query` is a copy."""
+        if query.progress is None or query.in_jvm is None:
+            return None
+        try:
+            return self._looks_of(query).begin(query.progress)
+        except Exception as error:  # of py4j
+            failed: Future[Behind] = Future()
+            failed.set_exception(error)
+            return failed
+
+    def _looks_of(self, query: _Query) -> QueryLooks:
+        if query.looks is not None:
+            return query.looks
+        made = QueryLooks(source_options(query.in_jvm))
+        with self._lock:
+            known = self._known.get(query.query_id)
+            if known is None or known.run_id != query.run_id or not known.is_active:
+                made.end()
+                return made
+            known.looks = known.looks or made
+            return known.looks
+
+    def _result(self, query: _Query, look: Future[Behind], until_s: float) -> Behind:
+        trouble, found = None, UNKNOWN
+        try:
+            found = look.result(max(0.0, until_s - time.monotonic()))
+        except TimeoutError:
+            trouble = "no answer in time"
+        except Exception as error:  # the other figures are shown all the same
+            trouble = str(error)
+        with self._lock:
+            known = self._known.get(query.query_id)
+            is_new = trouble is not None and known is not None and known.trouble != trouble
+            if known is not None:
+                known.trouble = trouble
+        if is_new:
+            _LOG.warning("query %s: its lag is unknown: %s", query.name or query.query_id, trouble)
+        return found
+
+
+def _figures_of(query: _Query, behind: Behind) -> QueryFigures:
+    progress, failure = query.progress, query.last_failure
+    rates: tuple[float | None, float | None, float | None] = (None, None, None)
+    if progress is not None:
+        duration_s = max(1, progress.batchDuration) / 1_000
+        bytes_rate = None if behind.batch_bytes is None else behind.batch_bytes / duration_s
+        rates = _rate(progress.inputRowsPerSecond), _rate(progress.processedRowsPerSecond), bytes_rate
+        if query.is_idle or not query.is_active:
+            rates = 0.0, 0.0, None if bytes_rate is None else 0.0
+    return QueryFigures(
+        name=query.name,
+        query_id=str(query.query_id),
+        run_id=str(query.run_id),
+        is_active=query.is_active,
+        batch_id=None if progress is None else progress.batchId,
+        progress_time=None if progress is None else datetime.fromisoformat(progress.timestamp),
+        num_input_rows=None if progress is None else progress.numInputRows,
+        input_rows_per_second=rates[0],
+        processed_rows_per_second=rates[1],
+        processed_bytes_per_second=rates[2],
+        lag_rows=behind.rows,
+        lag_bytes=behind.bytes,
+        oldest_unread_ms=behind.oldest_ms,
+        last_error=None if failure is None else failure.text,
+        last_error_condition=None if failure is None else failure.condition,
+        failures=query.failures,
+    )
+
+
+def _of_last_batch(query: _Query) -> Behind:
+    """Of a query that runs and cannot be looked at: what its source said when its last batch was planned."""
+    if query.progress is None or not query.is_active:
+        return UNKNOWN
+    return UNKNOWN._replace(**_told(LagReport.of(query.progress)))
 
 
 def _told(report: LagReport) -> dict[str, int | None]:
@@ -275,62 +311,9 @@ def _told(report: LagReport) -> dict[str, int | None]:
     return {"rows": total.rows, "bytes": total.bytes, "oldest_ms": 0 if total.rows == 0 else None}
 
 
-def _sum(values: list[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
 def _rate(value: float | None) -> float | None:
     """Spark has NaN for a rate over no time."""
     return None if value is None or value != value else value
-
-
-def _readers(query: _Query, source_count: int) -> list[StreamReader | None]:
-    """Of each source one to look with; None of a source that is not ours. Raises the named conditions, and what py4j raises."""
-    if query.readers is None:
-        made: list[StreamReader | None] = []
-        for options in source_options(query.in_jvm):
-            own = {name: value for name, value in options.items() if name.lower() != "commitoffsets"}
-            is_ours = any(name.lower() in ("path", "nameserver") for name in own)
-            made.append(StreamReader(SourceOptions.parse(own, "streaming"), ()) if is_ours else None)
-        query.readers = made
-    if len(query.readers) != source_count:
-        raise ValueError(f"its plan has {len(query.readers)} sources, and its progress {source_count}")
-    return query.readers
-
-
-def _look(reader: StreamReader, start_text: str | None, end_text: str | None) -> _Behind:
-    """One source, by what its store or cluster has now. Raises the named conditions."""
-    cluster = reader.cluster
-    cluster.refresh()
-    end = position_of(end_text)
-    ends = {} if end is None else end.next_offsets()
-    unread = {queue: (ends[queue], most) for queue in ends if (most := cluster.bounds(queue)[1]) > ends[queue]}
-    rows = sum(most - first for first, most in unread.values())
-    size = None
-    if cluster.tells_sizes and rows <= ENTRIES_A_LOOK:
-        size = sum(cluster.bytes_between(queue, first, most) for queue, (first, most) in unread.items())
-    return _Behind(rows, size, _oldest_ms(cluster, unread), _batch_bytes(cluster, position_of(start_text), ends))
-
-
-def _oldest_ms(cluster: QueryCluster, unread: Mapping[QueueId, tuple[int, int]]) -> int | None:
-    if not unread:
-        return 0
-    behind_first = {queue: max(first, cluster.bounds(queue)[0]) + 1 for queue, (first, _) in unread.items()}
-    cluster.look_up(behind_first)
-    places = [cluster.record_before(queue, offset) for queue, offset in behind_first.items()]
-    times = [place[1] for place in places if place is not None]
-    return max(0, current_time_ms() - min(times)) if times else None
-
-
-def _batch_bytes(cluster: QueryCluster, start: QueueOffsets | None, ends: Mapping[QueueId, int]) -> int | None:
-    if not cluster.tells_sizes or start is None:
-        return None
-    starts = start.next_offsets()
-    ranges = {queue: (starts.get(queue, cluster.bounds(queue)[0]), stop) for queue, stop in ends.items()}
-    if sum(stop - first for first, stop in ranges.values()) > ENTRIES_A_LOOK:
-        return None
-    return sum(cluster.bytes_between(queue, first, stop) for queue, (first, stop) in ranges.items() if stop > first)
 
 
 _OF_SESSION: WeakKeyDictionary[Any, QueryMetrics] = WeakKeyDictionary()

@@ -343,8 +343,11 @@ class RowRequest:
     verify_crc: bool = False
     fail_on_data_loss: bool = True
     judges_holes: bool = True
-    """Whether offsets that a broker passes over are reported as loss if their messages have expired. The archiver judges them itself,
-    by the master."""
+    """Whether offsets that a broker passes over are a loss where their messages have expired. The archiver judges them itself, by the
+    master."""
+    asks_leniently: bool = False
+    """Whether a loss is still a loss, and no refusal is raised, where the broker does not say whether the topic is compacted. Without
+    `fail_on_data_loss` it always is so."""
     nullable: frozenset[str] = frozenset()  # columns that a schema of the user's lets be null
     permissive: bool = False
 

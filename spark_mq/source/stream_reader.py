@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_mq.conditions import CheckpointOfAnotherQueryError, DataLossError, names, warn_of_losses
 from spark_mq.source.group_offsets import GroupOffsets
-from spark_mq.source.lag import UnreadBytes, latest_offset_json, unread_without_sizes
+from spark_mq.source.lag import Position, UnreadBytes, latest_offset_json, unread_without_sizes
 from spark_mq.source.offsets import QueueId, QueueOffsets
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.partition_reader import collected_later, into_partitions, read_partition
@@ -125,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.cluster.tells_sizes:
             unread = self._unread.count(self._planned, ends, self.cluster)
         else:
-            unread = unread_without_sizes(self._planned, ends)
+            unread = unread_without_sizes(self._planned, ends, self.cluster.minimum)
         return latest_offset_json(self._reported, unread, self._group.to_json_dict() if self._group else None)
 
     @named_for_spark()
@@ -134,6 +134,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._position = QueueOffsets.from_json_dict(end)
         self._planned = self._position.next_offsets()
         return self.reportLatestOffset()
+
+    def positions(self, end: QueueOffsets) -> dict[QueueId, Position]:
+        """Where a query that has read up to `end` stands now, in each of its queues: an end of None says that the queue is not there.
+
+        A queue that `end` lacks is unread from its minimum. Raises what the look at the brokers raises.
+        """
+        self._refresh()
+        found: dict[QueueId, Position] = {}
+        for queue in sorted(end.keys() | self._available().keys()):
+            facts, start = self.cluster.facts(queue), end[queue].next if queue in end else None
+            if facts is not None:
+                found[queue] = Position(max(facts.minimum, facts.maximum), facts.minimum if start is None else start)
+                continue
+            # A cluster shows a queue without messages; a store has no files of it.
+            is_empty = start == 0 and not self.options.is_live and self._is_only_not_shown(queue)
+            found[queue] = Position(0 if is_empty else None, start)
+        return found
 
     @named_for_spark()
     @collected_later()

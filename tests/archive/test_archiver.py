@@ -15,9 +15,12 @@ import pytest
 from spark_mq.archive import archiver, commits
 from spark_mq.archive.archiver import ArchiveTask, QueuePlan, QueueView, TaskResult, plan_queue
 from spark_mq.archive.commits import ArchiveConflictError, open_or_make
+from spark_mq.archive.typed import typed_place
 from spark_mq.archive.verify import verify
+from spark_mq.client.errors import AccessDeniedError, BrokerUnreachableError
 from spark_mq.conditions import ConvertedError, DataLossError
 from spark_mq.source.archive_table import Gap, Place, Progress
+from spark_mq.source.cluster import Cluster
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.pulled_records import first_hole, holes_in
@@ -293,6 +296,45 @@ def test_what_a_compacted_topic_lacks_has_not_expired(table: Path) -> None:
     assert (report.gaps, report.empty_offsets) == ([], 7)
 
 
+def test_a_queue_holds_up_no_other_where_its_broker_refuses_to_say_whether_the_topic_is_compacted(
+    store: StoreBuilder, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.send_many("Topic", 10)
+    store.send_many("Other", 10)
+    denied = AccessDeniedError(
+        16, "GetTopicConfig on Topic is denied", "broker-a:10911", "GET_TOPIC_CONFIG", "Topic", None
+    )
+
+    def is_compacted(cluster: Cluster, queue: QueueId) -> bool:
+        if queue.topic == "Topic":
+            raise denied
+        return False
+
+    monkeypatch.setattr(Cluster, "is_compacted", is_compacted)
+    report = archived(table, without_offsets(0, 1), path=str(store.root))
+    assert list(report.refused) == [QUEUE]
+    assert "GetTopicConfig on Topic is denied" in report.refused[QUEUE]
+    assert [row["topic"] for row in table_rows(table)] == ["Other"] * 8
+    assert verify(opened(table)) == []
+    monkeypatch.undo()
+    assert archived(table, without_offsets(0, 1), path=str(store.root)).rows == {"Topic": 8}
+    assert verify(opened(table)) == []
+
+
+def test_a_broker_that_does_not_answer_what_a_hole_is_ends_the_run(
+    store: StoreBuilder, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.send_many("Topic", 10)
+
+    def is_compacted(cluster: Cluster, queue: QueueId) -> bool:
+        raise BrokerUnreachableError("broker-a:10911", "Connection refused")
+
+    monkeypatch.setattr(Cluster, "is_compacted", is_compacted)
+    with pytest.raises(BrokerUnreachableError):
+        archived(table, without_offsets(0, 1), path=str(store.root))
+    assert table_rows(table) == []
+
+
 def test_what_expired_behind_the_last_archived_message_is_named(store: StoreBuilder, table: Path) -> None:
     store.send_many("Topic", 5)
     archived(table, path=str(store.root))
@@ -401,3 +443,12 @@ def test_a_log_whose_first_record_is_older_is_no_new_life() -> None:
 def test_progress_is_one_number(progress: Progress) -> None:
     assert Progress.decoded(progress.encoded()) == progress
     assert Progress(progress.incarnation + 1, 0).encoded() > progress.encoded()
+
+
+def test_two_topics_never_share_a_typed_table() -> None:
+    archive = Place.of("s3://bucket/archive")
+    topics = ["orders", "%DLQ%g", "_DLQ_g", "a|b", "a_b", "25DLQ25g", "a-b"]
+    places = [typed_place(archive, topic).url for topic in topics]
+    assert len(set(places)) == len(topics)
+    assert places[:2] == ["s3://bucket/archive-values/orders", "s3://bucket/archive-values/=25DLQ=25g"]
+    assert not any("%" in place for place in places)

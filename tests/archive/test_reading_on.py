@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_mq.conditions import ArchiveError, DataLossError, OptionError
-from spark_mq.remoting import RemotingCommand
+from spark_mq.conditions import ArchiveError, ConvertedError, DataLossError, OptionError
+from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.source import archive_files, archived_cluster
 from spark_mq.source.archive_files import ArchiveSplit
 from spark_mq.source.archived_cluster import LogSplit
@@ -209,6 +209,23 @@ def test_messages_that_expire_between_plan_and_task_are_read_from_the_table(tmp_
         story.store.delete_oldest_log_file()
     found = [row for split in splits for batch in split.read() for row in batch.to_pylist()]
     assert bodies(by_queue(found)) == story.all_bodies
+
+
+def test_a_refusal_to_say_whether_a_topic_is_compacted_is_tolerated_with_an_archive_as_without_one(
+    tmp_path: Path,
+) -> None:
+    with FakeCluster(range(200)) as cluster:
+        source = {"nameServer": cluster.address, "topic": "TopicA", "pullTimeout": "1s"}
+        archived(tmp_path / "archive", **source)
+        archive = {"archive": str(tmp_path / "archive")}
+        strict = splits_of(**source, **archive)
+        tolerant = splits_of(**source, **archive, failOnDataLoss="false")
+        cluster.refused[RequestCode.GET_TOPIC_CONFIG] = 16
+        cluster.deleted_before = 130
+        with pytest.raises(ConvertedError, match="refused"):
+            [batch for split in strict for batch in split.read()]
+        found = [row for split in tolerant for batch in split.read() for row in batch.to_pylist()]
+    assert [row["queue_offset"] for row in found] == list(range(200)), "the archive has what the broker has no more"
 
 
 @pytest.mark.parametrize("columns", ["body", "kafka"])

@@ -80,6 +80,14 @@ def test_what_is_unknown_has_no_series_and_is_counted() -> None:
     assert page.value("spark_mq_consumer_lag_unknown_queues", consumer_group="H") == 1
 
 
+def test_a_query_with_an_unknown_queue_has_no_series() -> None:
+    """As on the page of its session: the sum of the others would be too small."""
+    known, unknown = queue_lag("q", "a", 0, 9, 2_500, kind="query"), queue_lag("q", "b", 0, None, None, kind="query")
+    names = "spark_mq_query_lag_rows", "spark_mq_query_oldest_unread_seconds"
+    assert [shown(report(known)).value(name, query="q") for name in names] == [9, 2.5]
+    assert [shown(report(known, unknown)).value(name, query="q") for name in names] == [None, None]
+
+
 def test_retries_system_groups_and_queries_are_told_apart() -> None:
     page = shown(
         report(

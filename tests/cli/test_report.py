@@ -11,7 +11,7 @@ import pytest
 from spark_mq.cli.message_lines import Unreadable
 from spark_mq.cli.pages import visible
 from spark_mq.cli.report import DAY_MS, LetterKind, bytes_in_words, dead_letters, midnights, topic_sizes
-from spark_mq.cli.stores import StorePlace, open_cluster
+from spark_mq.cli.stores import StorePlace, open_cluster, open_place
 from spark_mq.client.errors import ClientError
 from spark_mq.source.offsets import QueueId
 from storage import open_store
@@ -87,6 +87,21 @@ def test_the_page_is_one_file_that_a_browser_shows_without_asking_for_anything(r
     assert "--verify does" in text
     assert "--verify does" not in (tmp_path / "report.html").read_text("utf-8")
     assert "http" not in text.replace("http-equiv", "")
+
+
+@pytest.mark.parametrize("command", [["report"], ["lag", "--html"]], ids=" ".join)
+def test_a_page_names_its_place_without_what_may_be_secret(
+    command: list[str], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes into a mail or a ticket."""
+
+    def opened(path: str, *given: Any) -> Any:
+        return open_place(str(root), *given)
+
+    monkeypatch.setattr(f"spark_mq.cli.{command[0]}.open_place", opened)
+    text = run(*command, "sftp://user:pass@host/store")
+    assert "sftp://host/store" in text
+    assert "pass@" not in text
 
 
 def test_dead_letters_that_cannot_be_read_are_counted_and_fail_the_report(

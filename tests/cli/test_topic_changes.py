@@ -111,6 +111,35 @@ def test_queues_are_not_taken_away_before_they_can_be_read_to_their_end(root: Pa
     assert topics_of(root)["orders"].read_queue_count == int(fewer)
 
 
+@pytest.mark.parametrize(
+    ("shape", "change", "rule"),
+    [
+        ((8, 8), ["--read-queues", "4"], "lower --write-queues first"),
+        ((8, 8), ["--read-queues", "4", "--write-queues", "4"], "lower --write-queues first"),
+        ((8, 8), ["--read-queues", "0", "--write-queues", "0"], "lower --write-queues first"),
+        ((8, 4), ["--read-queues", "3"], "lower --write-queues first"),
+        ((8, 8), ["--write-queues", "9"], "give --read-queues, too"),
+        ((8, 4), ["--read-queues", "4", "--write-queues", "5"], "give --read-queues, too"),
+        ((4, 8), ["--write-queues", "9"], "give --read-queues, too"),
+        ((8, 4), ["--read-queues", "4"], None),
+        ((8, 4), ["--read-queues", "4", "--write-queues", "2"], None),
+        ((8, 4), ["--write-queues", "8"], None),
+        ((8, 8), ["--read-queues", "9", "--write-queues", "9"], None),
+        ((4, 8), ["--read-queues", "6"], None),
+        ((4, 8), ["--perm", "4"], None),
+    ],
+)
+def test_no_queue_is_written_that_is_not_read(
+    root: Path, shape: tuple[int, int], change: list[str], rule: str | None
+) -> None:
+    before = replace(topics_of(root)["orders"], read_queue_count=shape[0], write_queue_count=shape[1])
+    with open_store(root, read_only=False) as store:
+        store.save_topic(before)
+    answer = run("alter-topic", root, "orders", *change, exit_code=0 if rule is None else 1)
+    assert rule is None or rule in answer
+    assert (topics_of(root)["orders"] == before) == (rule is not None)
+
+
 def test_the_queues_of_an_ordered_topic_are_not_changed_here(root: Path) -> None:
     with open_store(root, read_only=False) as store:
         store.save_topic(replace(topics_of(root)["orders"], order=True))
@@ -220,10 +249,12 @@ class TwoClusters:
     async def delete_topic(self, topic: str, *, cluster: str | None) -> None:
         self.deleted.append((topic, cluster))
 
-    def topic_entries(self) -> list[dict[str, Any]]:
+    def topic_entries(self, topic: str | None = None) -> list[dict[str, Any]]:
+        assert topic is not None, "the brokers of other topics are not asked"
         return [
-            topic_entry(topic, broker, None, {0: (0, end)})
-            for topic, broker, end in (("T", "a", 3), ("T", "b", 4), ("U", "a", 1))
+            topic_entry(each, broker, None, {0: (0, end)})
+            for each, broker, end in (("T", "a", 3), ("T", "b", 4), ("U", "a", 1))
+            if each == topic
         ]
 
     def known_topics(self) -> list[str]:

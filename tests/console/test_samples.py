@@ -11,7 +11,8 @@ import pytest
 from spark_mq.client.errors import NameServerUnreachableError
 from spark_mq.console.samples import KEPT, Samples
 from spark_mq.console.views import BusyError
-from spark_mq.lag.figures import LagReport, Look, Looks, Position, Reader
+from spark_mq.lag.figures import LagReport, Look, Looks, Reader
+from spark_mq.source.lag import Position
 from spark_mq.source.offsets import QueueId
 
 QUEUES = [QueueId("A", "b", 0), QueueId("A", "b", 1), QueueId("B", "b", 0)]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_mq.cli.visible_text import visible, visible_lines
+from spark_mq.cli.visible_text import shown_place, visible, visible_lines
 from spark_mq.console.shown import (
     ALL_CHARACTERS,
     HEX_BYTES,
@@ -21,7 +21,6 @@ from spark_mq.console.shown import (
     as_hex,
     as_json,
     as_text,
-    shown_place,
 )
 
 

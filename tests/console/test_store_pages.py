@@ -399,7 +399,7 @@ def test_an_entry_that_leads_nowhere_is_a_row_that_says_so(tmp_path: Path, open_
 def form_of(client: TestClient) -> dict[str, str]:
     """The hidden fields of the form that replays."""
     text = client.get("/dead-letters?group=billing").text
-    return dict(re.findall(r'<input type="hidden" name="(form|group)" value="([^"]*)">', text))
+    return dict(re.findall(r'<input type="hidden" name="(form|group|number)" value="([^"]*)">', text))
 
 
 def after_run(client: TestClient) -> str:
@@ -517,6 +517,26 @@ def test_dead_letters_are_replayed_once(root: Path, open_console: OpenConsole) -
         assert said in after_run(client)
     with open_store(root) as store:
         assert sum(store.max_offset("Orders", queue_id) for queue_id in (0, 1)) == ORDERS + 3
+
+
+def test_a_form_that_is_sent_twice_replays_once(root: Path, open_console: OpenConsole) -> None:
+    client = open_console(root, allows_changes=True)
+    fields = {**form_of(client), "again": "1"}
+    assert "number" in fields
+    for _ in range(2):
+        assert client.post("/dead-letters/replay", data=fields).status_code == 303
+        assert "3 replayed" in after_run(client)
+    with open_store(root) as store:
+        assert sum(store.max_offset("Orders", queue_id) for queue_id in (0, 1)) == ORDERS + 3
+
+
+def test_the_end_of_the_console_ends_a_replay_before_its_next_burst(root: Path, open_console: OpenConsole) -> None:
+    client = open_console(root, allows_changes=True)
+    replays = client.app._app.state.console.replays  # type: ignore[attr-defined]
+    assert client.post("/dead-letters/replay", data={**form_of(client), "rate": "1"}).status_code == 303
+    replays.close()
+    assert replays.last is not None
+    assert any("left: the run was stopped" in line for line in replays.last.lines)
 
 
 def test_a_replay_needs_permission_and_a_form_of_this_console(root: Path, open_console: OpenConsole) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_mq.console.replays import AUDIT_ROWS, audit_rows
+from spark_mq.console.replays import AUDIT_ROWS, Replays, audit_rows
 from spark_mq.source.archive_table import Place
 from storage import open_store
 from storage.batch.commit import commit_batch
@@ -76,9 +76,9 @@ def write_audit(table: Path, count: int, ids: list[str] | None = None, results: 
 
 
 def test_the_audit_shows_the_groups_newest_rows(tmp_path: Path) -> None:
-    assert audit_rows(str(tmp_path / "none"), "billing") == []
+    assert audit_rows(Place.of(str(tmp_path / "none")), "billing") == []
     write_audit(tmp_path / "audit", 2 * AUDIT_ROWS + 10)
-    found = audit_rows(str(tmp_path / "audit"), "billing")
+    found = audit_rows(Place.of(str(tmp_path / "audit")), "billing")
     assert [row["dead_letter_offset"] for row in found][:3] == [409, 407, 405]
     assert len(found) == AUDIT_ROWS
     assert found[0]["time_ms"] == 409_000
@@ -109,3 +109,21 @@ def test_the_audit_is_on_the_page_of_the_group(root: Path, tmp_path: Path, open_
     page = open_console(root, audit=str(tmp_path / "audit")).get("/dead-letters?group=billing")
     text = Structure(page.text).text
     assert re.search(r"1970-01-01 00:00:03.000\s+replayed\s+0:3 <b>key</b>\s+Orders\s+N3", text)
+
+
+def test_an_audit_that_cannot_be_read_hides_neither_preview_nor_replay(
+    root: Path, tmp_path: Path, open_console: OpenConsole
+) -> None:
+    """Also one in an object store, by the options of its place."""
+    (tmp_path / "audit" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "audit" / "_delta_log" / f"{0:020d}.json").write_text("no JSON", "utf-8")
+    answer = open_console(root, audit=str(tmp_path / "audit"), allows_changes=True).get("/dead-letters?group=billing")
+    assert answer.status_code == 200
+    assert "SPARK_MQ_ARCHIVE" in Structure(answer.text).text
+    assert 'action="/dead-letters/replay"' in answer.text
+
+
+def test_options_of_the_place_are_for_the_audit_too() -> None:
+    assert Replays("/store", audit="s3://bucket/audit", storage=["region=eu"]).audit == Place(
+        "s3://bucket/audit", (("region", "eu"),)
+    )

@@ -18,11 +18,10 @@ import pytest
 from pyspark.errors import ParseException
 
 from jobs import replay_dead_letters as job
-from jobs.replay_dead_letters import LEFT, LOCK, Pace, StoreLetters, main, replay_letters, settle_open_plans
-from jobs.run import _may_pass
+from jobs.replay_dead_letters import LEFT, LOCK, STOPPED, Pace, StoreLetters, main, replay_letters, settle_open_plans
 from spark_mq import replay as replaying
 from spark_mq.client.errors import NameServerUnreachableError
-from spark_mq.conditions import SparkMqError, as_condition
+from spark_mq.conditions import SparkMqError, as_condition, may_pass
 from spark_mq.replay import (
     DeadLetter,
     OpenPlan,
@@ -328,7 +327,7 @@ def test_a_cluster_that_does_not_answer_is_a_failure_and_may_answer_at_the_next_
     with pytest.raises(SparkMqError) as told:
         ask()
     assert exit_code_of(told.value) == FAILED
-    assert _may_pass(told.value)
+    assert may_pass(told.value)
 
 
 # Once each
@@ -432,6 +431,21 @@ def test_a_writer_that_comes_between_two_bursts_leaves_the_rest_to_the_next_run(
     others[0].close()
     assert replayed == {"replayed": 3, LEFT: 4}
     assert audit.results() == ["replayed"] * 3 + ["planned"] * 4
+    assert settle_open_plans(StoreLetters(path, GROUP), audit) == 4
+    assert audit.results() == ["replayed"] * 3 + ["not_made"] * 4
+
+
+def test_a_run_that_is_stopped_ends_between_two_bursts_and_the_next_run_does_the_rest(path: str) -> None:
+    audit = NotedAudit()
+    with opened(path) as store:
+        letters = letters_of(store)
+    slept: list[float] = []
+    pace = Pace(3.0, clock=lambda: 0.0, sleep=slept.append, is_stopping=lambda: len(slept) > 1)
+    assert replay_letters(StoreLetters(path, GROUP), letters, audit, pace=pace) == {"replayed": 3, STOPPED: 4}
+    assert audit.results() == ["replayed"] * 3 + ["planned"] * 4
+    again = NotedAudit()
+    assert replay_letters(StoreLetters(path, GROUP), letters, again, pace=pace) == {STOPPED: 7}
+    assert again.results() == [], "nothing was planned"
     assert settle_open_plans(StoreLetters(path, GROUP), audit) == 4
     assert audit.results() == ["replayed"] * 3 + ["not_made"] * 4
 

@@ -15,7 +15,7 @@ import pytest
 
 from jobs.run import SLEEP_SLICE_S, JobReport, Shared, StorePath, open_to_write, run_job
 from spark_mq.client.errors import NameServerUnreachableError
-from spark_mq.conditions import OptionError
+from spark_mq.conditions import ConvertedError, OptionError
 from spark_mq.session import JavaNotFoundError
 from storage import StoreConfig, open_store
 from storage.errors import StoreDamagedError, StoreLockedError, StoreNotWritableError
@@ -237,8 +237,9 @@ def test_a_command_line_that_is_not_right_is_told_as_json_too(capsys: pytest.Cap
         OSError(errno.ENOSPC, "No space left on device"),
         OSError(errno.EDQUOT, "Disk quota exceeded"),
         NameServerUnreachableError([("n:9876", "Connection refused")]),
+        ConvertedError("SPARK_MQ_BROKER_UNREACHABLE", "of a task", retriable=True),
     ],
-    ids=["locked", "not writable", "ENOSPC", "EDQUOT", "no name server"],
+    ids=["locked", "not writable", "ENOSPC", "EDQUOT", "no name server", "a task's broker"],
 )
 def test_what_may_pass_is_tried_again_at_the_next_turn(error: Exception) -> None:
     job = Job(Time(), [1, 1, 1], {0: error, 1: error})
@@ -251,6 +252,7 @@ def test_what_may_pass_is_tried_again_at_the_next_turn(error: Exception) -> None
     [
         StoreDamagedError("/store/commitlog/0", 88, "body crc", 3, 88),
         OptionError("--every", "is odd"),
+        ConvertedError("SPARK_MQ_BROKER_REFUSED", "of a task"),
         PermissionError(13, "Permission denied", "/store"),
         JavaNotFoundError("no Java 17 or newer"),
     ],

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from spark_mq.lag.figures import GroupLag, Look, Looks, Position, Reader, catch_up_ms, group_lags
+from spark_mq.lag.figures import GroupLag, Look, Looks, Reader, catch_up_ms, group_lags
+from spark_mq.source.lag import Position
 from spark_mq.source.offsets import QueueId
 
 GROUP = Reader("billing")

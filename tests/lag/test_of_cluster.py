@@ -11,14 +11,22 @@ from typing import Any
 import pytest
 
 from spark_mq.client.admin import Admin
-from spark_mq.client.errors import BrokerNotFoundError, ClientError, NoBrokerError, RequestTimeoutError, ResponseError
+from spark_mq.client.errors import (
+    BrokerNotFoundError,
+    ClientError,
+    NoBrokerError,
+    RequestTimeoutError,
+    ResponseError,
+    TopicRouteNotFoundError,
+)
 from spark_mq.client.message import Message, MessageQueue
 from spark_mq.client.producer import Producer
+from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.lag.figures import GroupLag, Reader
 from spark_mq.lag.of_cluster import ClusterLag, unread_since_ms
 from spark_mq.remoting.administration import BrokerStats, ConsumeStats, OffsetWrapper, QueueTimeSpan, StatsItem
-from spark_mq.remoting.routes import BrokerData, ClusterInfo
+from spark_mq.remoting.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from storage.format.table_entries import SubscriptionGroupConfig
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 
@@ -203,6 +211,54 @@ def test_a_queue_whose_end_is_not_to_be_had_hides_no_other_group(is_deleted: boo
     report = lag_of(admin).look()
     assert [(each.lag, each.unknown_queues) for each in report.groups] == [(QUEUES * 10, 1)] * 2
     assert set(report.errors) == (set() if is_deleted else {admin.end_refused})
+
+
+class ClosingAdmin(CountingAdmin):
+    """Of each topic but the first no queue is written: 317 names none, as at Apache's brokers. `gone` topics are deleted."""
+
+    gone: frozenset[str] = frozenset()
+
+    def _stats(self, address: str, topic: str) -> ConsumeStats:
+        return super()._stats(address, topic) if topic == "topic0" else ConsumeStats()
+
+    async def route(self, topic: str) -> TopicRoute:
+        self.asked["105"] += 1
+        if self.refused is not None:
+            raise self.refused
+        if topic in self.gone:
+            raise TopicRouteNotFoundError(topic, "n:9876", None)
+        datas = tuple(
+            QueueData(broker_name=name, read_queue_count=QUEUES, write_queue_count=0, perm=6) for name in self.brokers
+        )
+        return TopicRoute(topic, TopicRouteData(queue_datas=datas))
+
+
+def test_a_topic_that_is_not_written_any_more_has_the_lag_of_its_groups() -> None:
+    admin = ClosingAdmin(2, 1)
+    admin.names.append("group of no broker")
+    stats = admin.all_stats
+
+    async def all_stats(address: str) -> dict[str, tuple[ConsumeStats, ...]]:
+        found = await stats(address)
+        return {"group0": found["group0"]}
+
+    admin.all_stats = all_stats  # type: ignore[method-assign]
+    lag = lag_of(admin)
+    (group,) = lag.look().groups
+    assert (group.reader.name, group.topics, group.lag) == ("group0", ("topic0", "topic1"), 2 * QUEUES * 10)
+    assert lag.look().groups[0].lag == 2 * QUEUES * 10
+    assert admin.asked["105"] == 1, "once a minute"
+
+
+def test_a_deleted_topic_with_offsets_is_left_out_and_one_that_cannot_be_looked_up_is_an_error() -> None:
+    admin = ClosingAdmin(2, 1)
+    admin.gone = frozenset({"topic1"})
+    report = lag_of(admin).look()
+    assert [each.topics for each in report.groups] == [("topic0",)]
+    assert report.errors == ()
+    admin.gone, admin.brokers = frozenset(), ("a", "b")
+    admin.refused = RequestTimeoutError("n:9876", "GET_ROUTEINFO_BY_TOPIC", 3_000)
+    assert admin.refused in lag_of(admin).look().errors
 
 
 def test_a_rate_that_a_broker_does_not_count_yet_is_unknown() -> None:

@@ -21,6 +21,7 @@ from spark_mq.source.lag import (
     skipped_commits,
     source_metrics,
     total_lag,
+    unread_without_sizes,
 )
 from spark_mq.source.offsets import QueueId, QueueOffset, QueueOffsets, RecordPlace
 
@@ -74,7 +75,7 @@ def test_a_lag_has_the_queue_and_three_measures() -> None:
     [
         pytest.param(leaf(120, 9), latest({}, q0=leaf(120, 9)), (0, 0, 0), id="caught up"),
         pytest.param(leaf(0), latest({}, q0=leaf(0)), (0, 0, 0), id="an empty queue is caught up"),
-        pytest.param(leaf(121, 9), latest({}, q0=leaf(120, 8)), (0, 0, 0), id="the queue was cut meanwhile"),
+        pytest.param(leaf(121, 9), latest({}, q0=leaf(120, 8)), (None, None, None), id="the queue was cut meanwhile"),
         pytest.param(leaf(1, 5), latest({"q0": (1, None)}, q0=leaf(9, 7)), (8, None, 2), id="not counted yet"),
         pytest.param(leaf(1, 5), latest({"q0": (2, 70)}, q0=leaf(9, 7)), (8, None, 2), id="counted from elsewhere"),
         pytest.param(leaf(1, 5), latest({}, q0=leaf(9, 7)), (8, None, 2), id="not counted at all"),
@@ -206,6 +207,12 @@ def test_a_queue_without_a_start_is_unread_from_its_minimum() -> None:
     store = Store()
     store.sizes[Q[0]], store.minima[Q[0]] = [10] * 6, 4
     assert UnreadBytes().count({}, {Q[0]: 6}, store) == {Q[0]: Unread(4, 20)}
+
+
+def test_a_queue_without_a_start_is_unread_from_its_minimum_also_where_sizes_are_unknown() -> None:
+    minimum = {Q[0]: 4, Q[1]: 9}.__getitem__
+    found = unread_without_sizes({Q[2]: 2}, {Q[0]: 6, Q[1]: 9, Q[2]: 3}, minimum)
+    assert found == {Q[0]: Unread(4, None), Q[2]: Unread(2, None)}
 
 
 def test_a_queue_that_was_made_again_is_counted_anew() -> None:

@@ -52,7 +52,11 @@ def reader_of(
 ) -> PullReader:
     addresses = {number: one if isinstance(one, str) else one.address for number, one in enumerate(brokers)}
     settings = ClientSettings((name_server,), credentials=terms.pop("credentials", None), connect_timeout_ms=300)  # type: ignore[arg-type]
-    looks = {name: terms.pop(name) for name in ("fail_on_data_loss", "verify_crc", "judges_holes") if name in terms}
+    looks = {
+        name: terms.pop(name)
+        for name in ("fail_on_data_loss", "verify_crc", "judges_holes", "asks_leniently")
+        if name in terms
+    }
     made = PullTerms(settings, **{"group": "TOOLS_CONSUMER", "timeout_ms": timeout_ms, **terms})  # type: ignore[arg-type]
     return PullReader(QUEUE, addresses, made, **looks)  # type: ignore[arg-type]
 
@@ -235,6 +239,8 @@ def test_where_nobody_says_whether_a_topic_is_compacted_a_gap_at_its_begin_is_no
         RuntimeWarning, match=r"\[0, 7\) expired .*or its topic is compacted, which is not known: .*denied"
     ):
         assert read(reader_of(broker, fail_on_data_loss=False), 0, 64) == list(range(7, 64))
+    with pytest.raises(DataLossError, match=r"\[0, 7\) expired .*which is not known: .*denied"):
+        read(reader_of(broker, asks_leniently=True), 0, 64)
 
 
 @pytest.mark.filterwarnings("ignore:.*tolerated:RuntimeWarning")
