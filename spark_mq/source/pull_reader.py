@@ -88,6 +88,8 @@ AWAY_SECONDS = 30
 """So long a slave is read after the master failed, before its advice to go back is followed: a frozen master costs time at each try."""
 LOOK_AGAIN_SECONDS = 2.0
 """Between two questions where the broker is."""
+SLICE_OFFSETS = 8 * SLICE_ROWS
+"""A slice has no more offsets, also where most have no message for a filtered query: what they lack is judged before it has expired."""
 _WHAT = request_text(RequestCode.PULL_MESSAGE)
 
 
@@ -130,7 +132,8 @@ class _Held:
 
     @property
     def is_full(self) -> bool:
-        return self.rows >= SLICE_ROWS or self.size_bytes >= SLICE_BYTES
+        is_long = self.end - self.start >= SLICE_OFFSETS
+        return self.rows >= SLICE_ROWS or self.size_bytes >= SLICE_BYTES or is_long
 
 
 class PullReader:
