@@ -8,7 +8,7 @@ A broker that deletes a file of its log passes over its messages. So offsets wit
 before the slice that lacks them is given. A slice is of one broker, and only that broker can say why it passed over offsets. Where
 the reader has left it meanwhile, the slice is read again. A slave deletes files of its own, so its answer is never proof of a loss:
 what it may have deleted is read from the master, and so is the rest of the task. A reader that judges nothing
-takes slices with such offsets from the master alone, because whoever judges them later asks the master.
+takes slices with such offsets from the master alone, because the archiver judges them later and asks the master.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class PullReader:
     def _judge(self, held: _Held, end: int, offsets: np.ndarray) -> bool:
         """Tell what of a slice has expired and is not among the offsets that were given; `end` is the range's.
 
-        False where that is not to be said of this slice: nothing of it was told, and it is to be read again.
+        Returns False if the slice must be read again. Then no loss of it was told.
         """
         is_filtered = self._terms.filter != EVERYTHING
         at = held.start
