@@ -197,7 +197,7 @@ class Samples:
 
 
 def _by_topic(group: GroupLag) -> dict[str, int | None]:
-    """None of a topic of which any queue is unknown: a part of its lag is no lag."""
+    """A topic has no lag while the lag of one of its queues is unknown: the sum of the others would be too small."""
     found: dict[str, int | None] = {}
     for each in group.queues:
         known = found.get(each.queue.topic, 0)

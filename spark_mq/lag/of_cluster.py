@@ -161,8 +161,8 @@ class ClusterLag:
         """One of the clusters that the name server knows, or all. `checkpoints` are directories of Spark queries. Without `with_rates`
         the first look does not ask for the rates that brokers count.
 
-        `brokers` are those that must be there, by name. A name server forgets a broker that is gone, and only who knows its name
-        notices. Each look adds those that it has found. Raises OptionError for what is no checkpoint.
+        `brokers` are those that must be there, by name. A name server forgets a broker that is gone, so its name must be
+        known. Each look adds the brokers that it has found. Raises OptionError for what is no checkpoint.
         """
         self._checkpoints = Checkpoints(checkpoints)
         self._admin = AsyncAdmin(settings)
@@ -193,7 +193,7 @@ class ClusterLag:
         """All readers, or some groups and all queries; of these the queues that `keep` admits. A group without an offset is not listed.
 
         A broker that does not answer, or is expected and not registered, is an error of the report, which then has the figures of the
-        others; so is a query whose position is not to be had. Raises ClientError if no name server answers, or none knows a broker, or
+        others; so is a query whose position cannot be read. Raises ClientError if no name server answers, or none knows a broker, or
         there is no such cluster.
         """
         queries, errors = self._checkpoints.look()

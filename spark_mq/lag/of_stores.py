@@ -46,7 +46,7 @@ class StoreLag:
     def look(self, groups: Collection[str] | None = None, keep: Keep | None = None) -> LagReport:
         """All readers, or some groups and all queries; of these the queues that `keep` admits. A group without an offset is not listed.
 
-        A query whose position is not to be had is an error of the report. Raises StorageError.
+        A query whose position cannot be read is an error of the report. Raises StorageError.
         """
         stores = self._cluster.stores
         tables = {name: store.state(OFFSETS_FILE, ConsumerOffsets.load) for name, store in stores.items()}

@@ -184,6 +184,20 @@ class ArchivedCluster:
     def minimum(self, queue: QueueId) -> int:
         return self.bounds(queue)[0]
 
+    def earliest(self, queues: Collection[QueueId]) -> Mapping[QueueId, int]:
+        """Where the archived life starts, or the first message of the log if that is before it or no life is archived."""
+        starts = {queue: life.start for queue in queues if (life := self._life(queue)) is not None}
+        in_log = [
+            queue
+            for queue in queues
+            if self._has(queue) and (queue not in starts or self._inner.bounds(queue)[0] < starts[queue])
+        ]
+        found = self._inner.earliest(in_log)
+        return {
+            queue: min((each[queue] for each in (starts, found) if queue in each), default=self.minimum(queue))
+            for queue in queues
+        }
+
     def maximum(self, queue: QueueId) -> int:
         return self.bounds(queue)[1]
 

@@ -220,6 +220,10 @@ class Cluster:
     def minimum(self, queue: QueueId) -> int:
         return self.stores[queue.broker_name].min_offset(queue.topic, queue.queue_id)
 
+    def earliest(self, queues: Collection[QueueId]) -> Mapping[QueueId, int]:
+        """The minimum, which a store finds in its log."""
+        return {queue: self.minimum(queue) for queue in queues}
+
     def maximum(self, queue: QueueId) -> int:
         return self.stores[queue.broker_name].max_offset(queue.topic, queue.queue_id)
 

@@ -134,6 +134,33 @@ class LiveCluster:
     def minimum(self, queue: QueueId) -> int:
         return self.bounds(queue)[0]
 
+    def earliest(self, queues: Collection[QueueId]) -> Mapping[QueueId, int]:
+        """The first message that is there, or the minimum. A broker that deletes a file of its log moves the minimum some time later
+        (`offsets.has_expired`); who asks for the earliest message has lost nothing by that.
+        """
+        return self._view.patiently(lambda: self._earliest(queues))
+
+    def _earliest(self, queues: Collection[QueueId]) -> dict[QueueId, int]:
+        found = {queue: self.minimum(queue) for queue in queues}
+        left = list(queues)
+        while left := [queue for queue in left if found[queue] < self.maximum(queue)]:
+            asked: dict[str, list[QueueId]] = {}
+            for queue in left:
+                asked.setdefault(self._master(queue), []).append(queue)
+            pulls = {
+                address: [self._pull_one(queue, found[queue]) for queue in ones] for address, ones in asked.items()
+            }
+            left = []
+            for address, answers in self._questions.ask_all(pulls).items():
+                for queue, answer in zip(asked[address], answers, strict=True):
+                    first = first_record(found[queue], answer.command, address, queue, self._group)
+                    if isinstance(first, FirstRecord):
+                        found[queue] = first.queue_offset
+                    elif isinstance(first, Lost):  # a pull looks at so many entries, and more of them may have expired
+                        found[queue] = first.next_offset
+                        left.append(queue)
+        return found
+
     def maximum(self, queue: QueueId) -> int:
         return self.bounds(queue)[1]
 

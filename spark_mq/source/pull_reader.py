@@ -8,7 +8,7 @@ A broker that deletes a file of its log passes over its messages. So offsets wit
 before the slice that lacks them is given. A slice is of one broker, and only that broker can say why it passed over offsets. Where
 the reader has left it meanwhile, the slice is read again. A slave deletes files of its own, so its answer is never proof of a loss:
 what it may have deleted is read from the master, and so is the rest of the task. A reader that judges nothing
-takes slices with such offsets from the master alone, because a later judge requests them from the master.
+takes slices with such offsets from the master alone, because the archiver judges them later and asks the master.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ AWAY_SECONDS = 30
 """So long a slave is read after the master failed, before its advice to go back is followed: a frozen master costs time at each try."""
 LOOK_AGAIN_SECONDS = 2.0
 """Between two questions where the broker is."""
+SLICE_OFFSETS = 8 * SLICE_ROWS
+"""A slice has no more offsets, also where most have no message for a filtered query: what they lack is judged before it has expired."""
 _WHAT = request_text(RequestCode.PULL_MESSAGE)
 
 
@@ -130,7 +132,8 @@ class _Held:
 
     @property
     def is_full(self) -> bool:
-        return self.rows >= SLICE_ROWS or self.size_bytes >= SLICE_BYTES
+        is_long = self.end - self.start >= SLICE_OFFSETS
+        return self.rows >= SLICE_ROWS or self.size_bytes >= SLICE_BYTES or is_long
 
 
 class PullReader:
@@ -242,7 +245,7 @@ class PullReader:
     def _judge(self, held: _Held, end: int, offsets: np.ndarray) -> bool:
         """Report which messages of a slice have expired and are not among the offsets that were given; `end` is the range's.
 
-        False: this slice cannot say so. Nothing of it was reported, and it must be read again.
+        Returns False if the slice must be read again. Then no loss of it was reported.
         """
         is_filtered = self._terms.filter != EVERYTHING
         at = held.start

@@ -101,8 +101,8 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def first_from(self, queue: QueueId, offset: int) -> int | None:
-        """The offset of the first message at or behind an offset, by a look of its own, which no earlier one answers; None if there is
-        none. Where that is not cheap, the message at the offset alone is looked for.
+        """The offset of the first message at or behind an offset; None if there is none. Each call asks anew. Where that
+        would cost much, only the offset itself is looked at.
         """
         ...
 

@@ -41,6 +41,12 @@ class Positions(Protocol):
         """The first offset that is still there."""
         ...
 
+    def earliest(self, queues: Collection[QueueId]) -> Mapping[QueueId, int]:
+        """The offset at which a query for all messages starts in each queue: at the first one that is there, or before it, but not at
+        one that has expired.
+        """
+        ...
+
     def maximum(self, queue: QueueId) -> int:
         """The offset that the next message will get."""
         ...
@@ -223,11 +229,12 @@ def _within_bounds(
 ) -> Resolved:
     offsets: dict[QueueId, int] = {}
     losses: list[str] = []
+    earliest = positions.earliest([queue for queue, offset in wanted.items() if offset == EARLIEST])
     for queue, offset in sorted(wanted.items()):
         minimum = positions.minimum(queue)
         maximum = max(positions.maximum(queue), minimum)
         if offset == EARLIEST:
-            offsets[queue] = minimum
+            offsets[queue] = min(max(earliest[queue], minimum), maximum)
         elif offset == LATEST:
             offsets[queue] = maximum
         elif minimum <= offset <= maximum:

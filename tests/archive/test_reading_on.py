@@ -451,3 +451,13 @@ def test_the_table_is_looked_at_again_only_now_and_then(story: Story) -> None:
     for _ in range(20):
         next_batch(reader, position)
     assert looks == []
+
+
+def test_the_earliest_message_of_a_deleting_broker_is_the_archives_where_it_has_the_queue(tmp_path: Path) -> None:
+    with FakeCluster(range(200)) as cluster:
+        source = {"nameServer": cluster.address, "topic": "TopicA", "pullTimeout": "1s"}
+        archived(tmp_path / "archive", **source)
+        cluster.deleted_before = 130
+        with_archive = {**source, "archive": str(tmp_path / "archive"), "startingOffsets": "earliest"}
+        assert [row["queue_offset"] for row in rows_of(**with_archive)] == list(range(200))
+        assert [row["queue_offset"] for row in rows_of(**source)] == list(range(130, 200))

@@ -17,7 +17,7 @@ from spark_mq.source.options import SourceOptions
 from spark_mq.source.partition_reader import QueuePartition
 from spark_mq.source.stream_reader import StreamReader
 from storage.rules.response_codes import ResponseCode
-from tests.support.fake_broker import FIRST_TIME_MS, Answer, FakeBroker, FakeCluster
+from tests.support.fake_broker import FIRST_TIME_MS, LOOKED_AT, Answer, FakeBroker, FakeCluster
 
 COUNT = 40
 QUEUE = QueueId("TopicA", "broker-a", 0)
@@ -181,3 +181,32 @@ def test_a_broker_that_is_new_to_a_running_query_is_asked_about_the_expression_b
             live.refresh()
         assert RequestCode.PULL_MESSAGE not in [request.code for request in other.requests]
     live.close()
+
+
+@pytest.mark.parametrize("deleted", [1, 25, COUNT - 1])
+def test_who_asks_for_the_earliest_message_has_lost_nothing_where_a_broker_has_not_moved_the_minimum_yet(
+    cluster: FakeCluster, deleted: int
+) -> None:
+    """It has deleted a file of its log; for a while it says that the queue begins at 0."""
+    cluster.deleted_before = deleted
+    assert cluster.minimum == 0
+    reader = stream(cluster)
+    assert offsets(reader, *first_batch(reader)) == list(range(deleted, COUNT))
+    reader.stop()
+
+
+def test_the_earliest_message_is_looked_for_past_all_that_have_expired() -> None:
+    with FakeCluster(range(3 * LOOKED_AT)) as cluster:
+        cluster.deleted_before = 2 * LOOKED_AT + 5
+        opened = LiveCluster(options_of(cluster))
+        assert opened.earliest([QUEUE]) == {QUEUE: 2 * LOOKED_AT + 5}
+        opened.close()
+
+
+def test_what_expires_behind_a_known_start_is_a_loss_as_before(cluster: FakeCluster) -> None:
+    reader = stream(cluster)
+    start, end = first_batch(reader)
+    cluster.deleted_before = 10
+    with pytest.raises(SparkMqError, match=r"offsets \[0, 10\) expired before they were read"):
+        offsets(reader, start, end)
+    reader.stop()

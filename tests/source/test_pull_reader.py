@@ -198,6 +198,27 @@ def test_what_did_not_match_is_no_loss(broker: FakeBroker) -> None:
     assert read(reader_of(broker, filter=PullFilter("TagA")), 100, 200) == list(range(132, 200))
 
 
+def test_what_a_filtered_query_has_read_without_a_match_is_judged_before_it_has_expired(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rare tag: the slice with a match would come too late, when the broker has deleted what it did not match long ago."""
+    monkeypatch.setattr(pull_reader, "SLICE_OFFSETS", 100)
+    monkeypatch.setattr(pull_reader, "DEPTH", 1)
+    everything = list(broker.records)
+
+    def matching(request: RemotingCommand) -> RemotingCommand:
+        fields = request.ext_fields or {}
+        at = int(fields.get("queueOffset", "0"))
+        is_look = fields.get("subscription") != "TagA"
+        broker.records = everything if is_look else [None] * 990 + everything[990:]
+        if at >= 500:
+            broker.deleted_before = 300  # it deletes its oldest files meanwhile
+        return FakeBroker.pull(broker, request)
+
+    broker.pull = matching  # type: ignore[method-assign]
+    assert read(reader_of(broker, filter=PullFilter("TagA")), 0, 1_000) == list(range(990, 1_000))
+
+
 def test_a_reader_that_judges_nothing_passes_over_what_the_broker_does(broker: FakeBroker) -> None:
     broker.answers = expiring(40)
     assert read(reader_of(broker, judges_holes=False), 0, 100) == list(range(40, 100))

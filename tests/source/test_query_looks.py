@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -156,9 +157,11 @@ def test_the_lag_at_a_cluster_is_unknown_once_a_broker_is_gone(tmp_path: Path) -
         assert open_before.begin(progress(nothing)).result(30).rows == 8
         cluster.brokers[1].stop()
         assert look(options, nothing).rows is None
-        with pytest.raises(ClientError):
-            open_before.begin(progress(nothing)).result(30)
-        assert open_before.begin(progress(nothing)).result(30).rows is None
+        found: list[int | None] = [8]
+        while found[-1] is not None:  # a look of less than 100 ms ago holds
+            with suppress(ClientError):
+                found.append(open_before.begin(progress(nothing)).result(30).rows)
+        assert set(found) == {8, None}, "never a part of the lag"
         open_before.end()
 
 

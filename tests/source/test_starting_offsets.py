@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import pytest
@@ -55,9 +55,13 @@ class FakePositions:
             EMPTY: Queue(0, []),
         }
         self.group_offsets = group_offsets or {}
+        self.first_there: dict[QueueId, int] = {}
 
     def minimum(self, queue: QueueId) -> int:
         return self.queues[queue].minimum
+
+    def earliest(self, queues: Collection[QueueId]) -> Mapping[QueueId, int]:
+        return {queue: self.first_there.get(queue, self.minimum(queue)) for queue in queues}
 
     def maximum(self, queue: QueueId) -> int:
         return self.queues[queue].minimum + len(self.queues[queue].store_times_ms)
@@ -96,6 +100,16 @@ def each(busy: int, idle: int, empty: int) -> dict[QueueId, int]:
 
 def named(busy: int, idle: int, empty: int) -> dict[NamedQueue, int]:
     return {NamedQueue(*queue): number for queue, number in each(busy, idle, empty).items()}
+
+
+@pytest.mark.parametrize(("first", "expected"), [(5, 5), (8, 8), (3, 5), (12, 10)])
+def test_the_earliest_offset_is_that_of_the_first_message_that_is_there(first: int, expected: int) -> None:
+    """A broker moves the minimum some time after it has deleted the messages. Messages may come after the look at the ends."""
+    positions = FakePositions()
+    positions.first_there[BUSY] = first
+    for limit in (Edge.EARLIEST, AtOffsets("startingOffsets", named(-2, -2, -2))):
+        found = resolve_start(limit, QUEUES, positions, brokers={"broker-a"}, now_ms=NOW_MS, fail_on_data_loss=True)
+        assert found == Resolved(each(expected, 0, 0), ())
 
 
 @pytest.mark.parametrize(
