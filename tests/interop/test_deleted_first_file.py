@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_mq.client.admin import Admin
 from spark_mq.client.calls import make_call
+from spark_mq.client.errors import MalformedResponseError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
@@ -96,3 +98,5 @@ def test_the_bytes_of_the_next_file_come_for_the_logs_first_record_and_are_no_ro
         rows = rows_of(**query)
     assert bodies([row for row in rows if row["queue_id"] == 1]) == [body.decode() for body in expected]
     assert puller.answer().minimum == 1, "the broker is done"
+    with Admin(ClientSettings((broker.name_server,))) as admin, pytest.raises(MalformedResponseError, match="not at 0"):
+        admin.view_message(sent.offset_message_id)
