@@ -75,22 +75,22 @@ def test_the_bytes_of_the_next_file_come_for_the_logs_first_record_and_are_no_ro
         cleaned, left = (MessageQueue("Topic", name, queue_id) for queue_id in range(2))
         sent = producer.send(Message("Topic", b"a" * first_size), left)
         assert decode_offset_message_id(sent.offset_message_id)[2] == 0
-        for number in range(400):
-            producer.send(Message("Topic", b"b" * (500 + number % 7)), cleaned)
+        for number in range(600):  # a hundred fill a file of the queue, and less than one of the log
+            producer.send(Message("Topic", b"b" * (300 + number % 7)), cleaned)
         expected = [b"left %d" % number for number in range(50)]
         for body in expected:
             producer.send(Message("Topic", body), left)
     puller = Puller(broker, QueueId("Topic", name, 1))
     before = puller.answer()
     asked_at, deadline = 0.0, time.monotonic() + 150
-    while not (answer := puller.answer()).body or answer.body == before.body:
+    while (answer := puller.answer()).next_offset != 1 or answer.body in (before.body, b""):  # others pass over it
         assert time.monotonic() < deadline, "the broker deletes nothing"
         if time.monotonic() - asked_at > 1:
             puller.let_expire()
             asked_at = time.monotonic()
         time.sleep(0.02)
     print(answer._replace(body=bytes(answer.body[:4])), len(answer.body))
-    assert (answer.remark, answer.next_offset, answer.minimum) == ("FOUND", 1, 0)
+    assert (answer.remark, answer.minimum) == ("FOUND", 0)
     assert len(answer.body) == len(before.body), "as many bytes as the deleted record had"
     assert int.from_bytes(answer.body[:4], "big") != len(answer.body), "and they are another record's"
     query = {"nameServer": broker.name_server, "subscribe": "Topic", "failOnDataLoss": "false"}

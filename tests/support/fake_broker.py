@@ -47,7 +47,7 @@ class FakeBroker:
         self.deleted_before = 0
         """Records below are deleted, and the broker has not moved `minimum` yet."""
         self.first_left: bytes | None = None
-        """The log's first file is deleted, and the next one begins with these bytes. The queue's first entry is that of log offset 0."""
+        """The log's first file, with the queue's first record at log offset 0, is deleted. The next one begins with these bytes."""
         self.most = most
         self.suggested_broker_id = 0
         self.answers: list[Answer] = []
