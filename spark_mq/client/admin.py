@@ -465,7 +465,8 @@ class AsyncAdmin(QueueCalls):
     async def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
         """The message of a broker's id, which names its address and its place in the log (33).
 
-        Raises ValueError where it is no such id, ResponseError where nothing is there. `topic` is for access control.
+        Raises ValueError where it is no such id, ResponseError where nothing is there, MalformedResponseError where the broker gives
+        another message: Apache's does for log offset 0 when that file has expired. `topic` is for access control.
         """
         host, port, offset = decode_offset_message_id(message_id)
         address = address_of_id(host, port)
@@ -473,6 +474,9 @@ class AsyncAdmin(QueueCalls):
         request = make_call(code, ViewMessageRequest(topic=topic, commitlog_offset=offset))
         answer = await self._instance.ask(address, request, topic=topic)
         (record, *_) = _records(answer, address, code)
+        if record.commitlog_offset != offset:
+            reason = f"it has the message at {record.commitlog_offset} of the log, not at {offset}"
+            raise MalformedResponseError(address, request_text(code), reason)
         return MessageExt.of(record, await self._broker_name(address))
 
     async def query_by_key(

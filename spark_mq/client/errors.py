@@ -15,6 +15,7 @@
       ReplyTimeoutError               a request was stored, and nobody has replied in time; retriable
       WaitedInVainError               repeated until the time was over; retriable as its cause
       MalformedResponseError          an answer that does not fit its request
+        TornAnswerError               an answer to a pull with cut or other records; retriable
       RequestIllegalError             a request that is too large for a frame
       ResponseError                   the server refused; retriable by its code
         AccessDeniedError             … with NO_PERMISSION
@@ -246,6 +247,14 @@ class MalformedResponseError(ClientError):
     address: str
     what: str
     reason: str
+
+
+class TornAnswerError(MalformedResponseError):
+    """An answer to a pull whose records are cut, or are not those of the requested offsets. A broker of Apache answers so for a moment,
+    while it deletes the first file of its log.
+    """
+
+    retriable = True
 
 
 _NOT_SUPPORTED = (

@@ -1,8 +1,9 @@
 """The messages of a range of one queue, pulled from its broker with several requests in flight; and a task's split for it.
 
 Pulls start at the master. After a failure that can pass (a broken connection, a busy broker, no answer) the pull is repeated, also at
-the queue's slaves, until nothing has come for `timeout_ms`; no try goes beyond that. While tries fail, the name servers are asked
-for the broker's address. A slave's answer about the ends of a queue is ignored: it may be behind its master.
+the queue's slaves, until nothing has come for `timeout_ms`; no try goes beyond that. While tries fail, the name servers are asked for
+the broker's address. Records that are cut are such a failure, too (`PulledRecordError` says why a broker sends them). A slave's
+answer about the ends of a queue is ignored: it may be behind its master.
 
 A broker that deletes a file of its log passes over its messages. So offsets without a message are judged (`offsets.has_expired`)
 before the slice that lacks them is given. A slice is of one broker, and only that broker can say why it passed over offsets. Where
@@ -29,6 +30,7 @@ from spark_mq.client.errors import (
     BrokerNotFoundError,
     ClientError,
     MalformedResponseError,
+    TornAnswerError,
     WaitedInVainError,
     request_text,
 )
@@ -168,7 +170,9 @@ class PullReader:
         self._broker_id = next(iter(self._addresses), MASTER_ID)
         self._connection: BlockingConnection[_Waiter] | None = None
         self._failures = 0
-        self._last_news = time.monotonic()
+        self._last_news = self._last_slice = time.monotonic()
+        self._torn_slices = 0
+        """How often the slice that comes next was torn."""
         self._answer_timeout_ms = max(min(ANSWER_TIMEOUT_MS, terms.timeout_ms // max(len(self._addresses), 1)), 1)
         self._suggestions_count = True
         self._master_error: ClientError | None = None
@@ -193,7 +197,7 @@ class PullReader:
         """
         window, held = self._open_window(start, end), _Held(start)
         waiting: deque[Part[_Answer]] = deque()
-        self._last_news = time.monotonic()
+        self._note_slice()
         while waiting or held.end > held.start or not window.is_done:
             is_whole = False
             if waiting:
@@ -206,16 +210,22 @@ class PullReader:
                 self._exchange(window, partial(self._take, window))
             if not is_whole and not held.is_full and (waiting or not window.is_done):
                 continue
-            pulled = self._slice(held) if held.parts else None
-            offsets = np.empty(0, np.int64) if pulled is None else pulled.queue_offsets
-            if not self._judge(held, window.end, offsets):
+            try:
+                pulled = self._slice(held) if held.parts else None
+            except TornAnswerError as error:
+                self._wait_for_whole(error)
+                is_right = False
+            else:
+                offsets = np.empty(0, np.int64) if pulled is None else pulled.queue_offsets
+                is_right = self._judge(held, window.end, offsets)
+            if not is_right:
                 window, held = self._open_window(held.start, window.end), _Held(held.start)
                 waiting.clear()
                 continue
             if pulled is not None:
                 yield pulled
             held = _Held(held.end)
-            self._last_news = time.monotonic()  # the reader's own time is no silence
+            self._note_slice()  # the reader's own time is no silence
         if window.in_flight:  # of what was cut off
             self.close()
 
@@ -236,7 +246,7 @@ class PullReader:
         try:
             pulled = slice_of(held.parts, self._queue.topic.encode(), self._queue.queue_id, self._wanted, self._memory)
         except PulledRecordError as error:
-            raise MalformedResponseError(held.address, _WHAT, str(error)) from None
+            raise error.at(held.address) from None
         if self._verify_crc:
             for _, corrupt in pulled.records.corrupt_sums(force_property_crc=False):
                 raise corrupt
@@ -400,6 +410,17 @@ class PullReader:
         self._failures, self._last_news = 0, time.monotonic()
         if self._broker_id == MASTER_ID:
             self._master_error = None
+
+    def _note_slice(self) -> None:
+        self._torn_slices, self._last_news = 0, time.monotonic()
+        self._last_slice = self._last_news
+
+    def _wait_for_whole(self, error: TornAnswerError) -> None:
+        """A slice is to be read again, as after tries that failed: its answers are no news."""
+        self._failures, self._last_news = self._torn_slices, self._last_slice
+        self._torn_slices += 1
+        self._leave()
+        self._wait_or_raise(error)
 
     def _lose(self, loss: str) -> None:
         text = f"queue {self._queue}: {loss}"

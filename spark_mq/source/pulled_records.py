@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_mq.client.errors import MalformedResponseError, request_text
+from spark_mq.client.errors import MalformedResponseError, TornAnswerError, request_text
 from spark_mq.remoting import Body, RemotingCommand, RequestCode
 from spark_mq.source.offsets import MAX_OFFSET, QueueId, RecordPlace
 from spark_mq.source.pulls import Again, Ended, Found, Lost, Misfit, Nothing, no_news, outcome_of, pull_answer
@@ -39,7 +39,27 @@ class PulledPart(NamedTuple):
 
 
 class PulledRecordError(ValueError):
-    """Bytes that are no whole records, or records that were not requested; the text says which rule they break."""
+    """Bytes that are no whole records, or records that were not requested; the text says which rule they break.
+
+    A broker of Apache gives such an answer while it deletes the first file of its log. The file is gone, and the queue's minimum is
+    not moved yet. For the entry of log offset 0 it then takes the bytes at the beginning of the first file that is left, as many as
+    the deleted record had, and puts the records behind it after them. So the same pull is right a moment later.
+    Java: CommitLog.getMessage, MappedFileQueue.findMappedFileByOffset(offset, offset == 0). Departure: MessageDecoder.decodes stops
+    at such bytes without a word, and Java's consumers go on behind the whole answer.
+    """
+
+    may_pass = True
+
+    def at(self, address: str) -> MalformedResponseError:
+        """The error of the answer that came from there."""
+        kind = TornAnswerError if self.may_pass else MalformedResponseError
+        return kind(address, request_text(RequestCode.PULL_MESSAGE), str(self))
+
+
+class BatchedQueueError(PulledRecordError):
+    """Records of a queue of batches (queue.type=BatchCQ), which are not read."""
+
+    may_pass = False
 
 
 def slice_of(
@@ -69,7 +89,7 @@ def slice_of(
         if not records.is_whole.all():
             raise PulledRecordError(f"record {int(np.argmin(records.is_whole))} of the answer is not whole")
     if (records.column("sys_flag") & INNER_BATCH).any():
-        raise PulledRecordError("the queue holds batches (queue.type=BatchCQ), which are not read")
+        raise BatchedQueueError("the queue holds batches (queue.type=BatchCQ), which are not read")
     ours = agrees & (offsets < stops)
     if not ours.all():
         records, offsets, starts = records.take(ours), offsets[ours], starts[ours]
@@ -117,7 +137,7 @@ def first_record(
 ) -> FirstRecord | Lost | None:
     """The first record at or behind the offset, by the answer to a pull of one message; None where there is no record, and no topic.
 
-    Raises MalformedResponseError, and ResponseError where the broker refused, or said nothing of the queue.
+    Raises MalformedResponseError (TornAnswerError), and ResponseError where the broker refused, or said nothing of the queue.
     """
     if command.code == ResponseCode.TOPIC_NOT_EXIST:
         return None
@@ -136,7 +156,7 @@ def first_record(
             try:
                 found = slice_of([PulledPart(offset, MAX_OFFSET, answer.body)], queue.topic.encode(), queue.queue_id)
             except PulledRecordError as error:
-                raise MalformedResponseError(address, what, str(error)) from None
+                raise error.at(address) from None
     if not len(found.queue_offsets):
         return None
     place = int(found.records.column("commitlog_offset")[0]), int(found.records.column("store_time_ms")[0])

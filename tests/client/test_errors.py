@@ -49,6 +49,7 @@ EXAMPLES: list[tuple[ClientError, bool, str]] = [
         "waited 120.0 s for broker b-0 (where queues end); the last try: b:10911: no answer to HEART_BEAT",
     ),
     (errors.MalformedResponseError("b:1", "PULL_MESSAGE", "no offset"), False, "b:1: the answer to PULL_MESSAGE"),
+    (errors.TornAnswerError("b:1", "PULL_MESSAGE", "cut"), True, "b:1: the answer to PULL_MESSAGE cannot be read: cut"),
     (
         errors.ResponseError(17, "no\nmore", "b:1", "GET", "T"),
         False,

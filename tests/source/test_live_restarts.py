@@ -93,6 +93,22 @@ def test_a_broker_that_goes_on_failing_is_an_error_of_the_broker(cluster: FakeCl
     assert caught.value.condition == "SPARK_MQ_BROKER_REFUSED"
 
 
+def test_a_driver_that_gets_bytes_of_the_next_file_for_a_deleted_record_asks_again(cluster: FakeCluster) -> None:
+    """Until the broker has moved the queue's minimum (`FakeBroker.first_left`)."""
+    reader = stream(cluster, maxOffsetsPerTrigger="1", failOnDataLoss="false")
+    start = reader.initialOffset()
+    cluster.deleted_before, cluster.first_left = 5, b"\0\0\3\0" + bytes(1_000)
+
+    def moved(broker: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+        broker.minimum, broker.first_left = 5, None
+        return broker.pull(request)
+
+    cluster.answers = [of_pull(answer) for answer in (FakeBroker.pull, FakeBroker.pull, moved)]
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert not cluster.answers
+    assert end == {"TopicA": {"broker-a": {"0": {"next": 1, "before": None}}}}
+
+
 def test_a_restarted_query_waits_for_a_broker_that_registers_late(cluster: FakeCluster) -> None:
     _, end = first_batch(stream(cluster))
     cluster.records += [None]

@@ -16,6 +16,7 @@ from spark_mq.client.errors import (
     MalformedResponseError,
     ResponseError,
     TlsError,
+    TornAnswerError,
     WaitedInVainError,
 )
 from spark_mq.client.settings import ClientSettings, Credentials
@@ -537,10 +538,6 @@ def lie(code: int, remark: str, then: int, body: bytes = b"") -> list[object]:
     [
         lie(0, "FOUND", 10),
         lie(0, "FOUND", 0, b"x"),
-        lie(0, "FOUND", 10, b"x"),
-        lie(0, "FOUND", 10, bytes(200)),
-        lie(0, "FOUND", 10, b"\xff" * 200),
-        lie(0, "FOUND", 10, encode_record(make_message(queue_offset=3)) * 2),
         lie(19, "", 10, b"records"),
         lie(21, "", -7),
         [lambda _, request: make_response(request, 0, "FOUND", {"nextBeginOffset": "many"}, b"x")],
@@ -551,6 +548,71 @@ def test_an_answer_that_makes_no_sense_is_an_error(broker: FakeBroker, answers: 
     broker.answers = answers  # type: ignore[assignment]
     with pytest.raises(MalformedResponseError, match=broker.address):
         read(reader_of(broker), 0, 10)
+
+
+CUT = [
+    lie(0, "FOUND", 10, b"x"),
+    lie(0, "FOUND", 10, bytes(200)),
+    lie(0, "FOUND", 10, b"\xff" * 200),
+    lie(0, "FOUND", 10, encode_record(make_message(queue_offset=3)) * 2),
+]
+
+
+@pytest.mark.parametrize("cut", CUT)
+def test_an_answer_without_whole_records_is_pulled_again(broker: FakeBroker, cut: list[Answer]) -> None:
+    broker.answers = cut * 2
+    assert read(reader_of(broker), 0, 10) == list(range(10))
+
+
+@pytest.mark.parametrize("cut", CUT)
+def test_a_broker_that_has_no_other_answer_is_an_error_in_time(broker: FakeBroker, cut: list[Answer]) -> None:
+    """Each of its answers is news, and none is a slice."""
+    broker.answers = cut * 10_000
+    with pytest.raises(
+        WaitedInVainError, match=rf"{broker.address}: the answer to PULL_MESSAGE .*cannot be read"
+    ) as caught:
+        read(reader_of(broker, timeout_ms=500), 0, 10)
+    assert isinstance(caught.value.cause, TornAnswerError)
+    assert len(broker.offsets) < 20, "with pauses"
+
+
+def next_file(*, same_queue: bool, longer: int) -> bytes:
+    """The begin of a file of the log, whose first record has so many bytes more than the queue's first one."""
+    first, second = (
+        encode_record(
+            make_message(queue_id=0 if same_queue else 1, queue_offset=5 + at, body=b"5" * (1 + max(longer, 0)))
+        )
+        for at in range(2)
+    )
+    return (first if longer >= 0 else encode_record(make_message("T", 1, 5, body=b""))) + second
+
+
+@pytest.mark.parametrize("start", [0, 1, 3])
+@pytest.mark.parametrize("answers", [0, 1, 5])
+@pytest.mark.parametrize("longer", [-1, 0, 2, 500])
+@pytest.mark.parametrize("same_queue", [True, False])
+def test_bytes_of_the_next_file_in_place_of_a_deleted_one_are_no_message(
+    broker: FakeBroker, start: int, answers: int, longer: int, same_queue: bool
+) -> None:
+    """Apache's broker gives them for log offset 0 until it has moved the queue's minimum; tests/interop has it say so."""
+
+    def moved(self: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+        self.minimum, self.first_left = self.deleted_before, None
+        return self.pull(request)
+
+    def begin() -> None:
+        broker.minimum, broker.deleted_before = 0, 5
+        broker.first_left = next_file(same_queue=same_queue, longer=longer)
+        broker.answers = [*[FakeBroker.pull] * answers, moved]
+
+    begin()
+    with pytest.raises(DataLossError):
+        read(reader_of(broker), start, 100)
+    begin()
+    with pytest.warns(RuntimeWarning, match="tolerated"):
+        assert read(reader_of(broker, fail_on_data_loss=False), start, 100) == list(range(5, 100))
+    begin()
+    assert read(reader_of(broker, judges_holes=False, fail_on_data_loss=False), 5, 100) == list(range(5, 100))
 
 
 @pytest.mark.parametrize(

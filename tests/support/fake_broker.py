@@ -46,6 +46,8 @@ class FakeBroker:
         self.minimum = minimum
         self.deleted_before = 0
         """Records below are deleted, and the broker has not moved `minimum` yet."""
+        self.first_left: bytes | None = None
+        """The log's first file, with the queue's first record at log offset 0, is deleted. The next one begins with these bytes."""
         self.most = most
         self.suggested_broker_id = 0
         self.answers: list[Answer] = []
@@ -86,6 +88,12 @@ class FakeBroker:
             code, remark = ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE"
         elif at > end:
             code, remark, then = ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", end
+        elif at == 0 and self.first_left is not None:
+            first = 1 if count == 1 else min(max(1, self.deleted_before), LOOKED_AT)
+            found = self.records[first : min(first + count - 1, LOOKED_AT)]
+            parts = [self.first_left[: len(self.records[0] or b"")], *found]
+            body, then = b"".join(part for part in parts if part is not None), first + len(found)
+            code, remark = ResponseCode.SUCCESS, "FOUND"
         elif at < self.deleted_before and self.deleted_before >= (stop := min(at + LOOKED_AT, end)):
             code, remark, then = ResponseCode.PULL_RETRY_IMMEDIATELY, "MESSAGE_WAS_REMOVING", stop
         else:
