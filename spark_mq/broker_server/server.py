@@ -43,7 +43,7 @@ from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.controllers import Position, SyncKeeper
 from spark_mq.broker_server.duties import Duties
 from spark_mq.broker_server.escape_bridge import PROGRESS_FILES, EscapeBridge, Escapes
-from spark_mq.broker_server.metrics_page import answers_of, new_metrics, serve_metrics
+from spark_mq.broker_server.metrics_page import MetricsPage, answers_of
 from spark_mq.broker_server.name_servers import (
     TAKE_BACK_S,
     Group,
@@ -68,7 +68,6 @@ from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.state_copies import PERIOD_S, ElectedMaster, KnownMaster, Master, MasterByName, StateCopies
 from spark_mq.broker_server.static_topics import MappingCleaning
 from spark_mq.client.settings import ClientSettings
-from spark_mq.prometheus.page import ServedPage
 from spark_mq.remoting import (
     REQUEST_BODIES,
     BodyError,
@@ -137,6 +136,9 @@ _WATERMARK_LOG = logging.getLogger("spark_mq.watermark")
 class RunningBroker:
     """One broker, on the event loop that it was started on."""
 
+    _owns_page = False
+    """Whether it has made its page of metrics itself, and closes it."""
+
     def __init__(
         self,
         configuration: Configuration,
@@ -144,16 +146,19 @@ class RunningBroker:
         mode: ControllerMode | None = None,
         member: GroupRole | None = None,
         clock: Callable[[], int] = current_time_ms,
+        page: MetricsPage | None = None,
     ) -> None:
-        """`service` has the store; it is closed at the end. `member` of a DLedger group's broker. `clock` gives milliseconds."""
+        """`service` has the store; it is closed at the end. `member` of a DLedger group's broker. `clock` gives milliseconds.
+        `page` shows its metrics, which are counted only then.
+        """
         is_slave = configuration.is_slave
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._configuration = configuration
         self._service = service
         self.place = StorePlace.of(service.store)
-        self._metrics = metrics = new_metrics(configuration)
-        self._page: ServedPage | None = None
+        self._page = page
+        metrics = None if page is None else page.metrics
         self._remoting = RemotingServer(
             configuration.server, configuration.tls, on_close=self._peer_left, on_answered=answers_of(metrics)
         )
@@ -251,17 +256,25 @@ class RunningBroker:
         place: StorePlace | None = None,
         member: GroupRole | None = None,
         clock: Callable[[], int] = current_time_ms,
+        page: MetricsPage | None = None,
     ) -> RunningBroker:
         """A broker that takes requests, and that name servers know. `place` as of `opened_store`.
 
+        `page` is that of a process whose broker changes its role; without one the broker makes its own if the configuration has one.
         Raises ListenError, ConfigurationError, and what `open_store` raises: StoreLockedError where another process has the store.
         """
         service = await asyncio.to_thread(opened_service, configuration, mode, place, member, clock)
+        own: MetricsPage | None = None
         try:
-            running = cls(configuration, service, mode, member, clock)
+            if page is None:
+                own = await asyncio.to_thread(MetricsPage.of, configuration)
+            running = cls(configuration, service, mode, member, clock, page or own)
         except BaseException:
+            if own is not None:
+                own.close()
             service.close()
             raise
+        running._owns_page = own is not None
         try:
             await running._begin()
         except BaseException:
@@ -284,9 +297,8 @@ class RunningBroker:
         self.address = await self._remoting.listen(server.bind_address, server.listen_port, self._processors())
         port = server.listen_port - VIP_PORTS_BELOW
         await self._remoting.listen(server.bind_address, port, self._processors(is_fast_port=True))
-        if self._metrics is not None:
-            page = partial(serve_metrics, self.broker, self._metrics, self._configuration, self._clock)
-            self._page = await asyncio.to_thread(page)
+        if self._page is not None:
+            self._page.show(self.broker, self._clock)
         self._duties.start()
         if self._batches is not None:
             await asyncio.to_thread(self._batches.start)
@@ -442,6 +454,8 @@ class RunningBroker:
         files = self._service.store.writer.file_system
         # The last one first, each also where one before it fails: a batch must not outlive the store.
         with ExitStack() as closing:
+            if self._page is not None and self._owns_page:
+                closing.callback(self._page.close)
             closing.callback(self._service.close)
             closing.callback(lambda: self.broker.close(self._clock()))
             closing.callback(self._close_writers)
@@ -456,7 +470,7 @@ class RunningBroker:
             if self.keeper is not None:
                 closing.callback(self.keeper.close)
             if self._page is not None:
-                closing.callback(self._page.close)
+                closing.callback(self._page.hide)
         if self._mode is not None and self._service.failure is None:
             forget_epoch(files, self._service.root)
 
