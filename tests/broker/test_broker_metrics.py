@@ -74,6 +74,7 @@ def test_a_run_counts_as_its_sends_one_by_one() -> None:
         ("B", "delay", b"UNIQ_KEY\x01k4\x02__STARTDELIVERTIME\x015\x02", 600_000),
         ("B", "normal", b"X__SHARDINGKEY\x01s\x02UNIQ_KEY\x01__SHARDINGKEY\x02", 70),
         ("rmq_sys_x", "normal", b"UNIQ_KEY\x01k6\x02", 80),
+        ("%DLQ%G", "normal", b"UNIQ_KEY\x01k7\x02", 90),
     ]
     run, single = BrokerMetrics(), BrokerMetrics()
     topics, _, properties, sizes = zip(*sends, strict=True)
