@@ -168,12 +168,12 @@ class BrokerMetrics:
         """A request that creates or changes groups was answered."""
         self.counters.observe(names.GROUP_CREATION, ("success" if is_done else "failure",), took_ms)
 
-    def answered(self, code: int, answer: int, result: str, took_ms: float, times: int, *, has_waited: bool) -> None:
+    def answered(self, code: int, answer: int, result: str, took_ms: float, times: int, *, was_suspended: bool) -> None:
         """Requests were answered. Java: NettyRemotingAbstract.writeResponse."""
         labels = (
             code_text(code, RequestCode),
             code_text(answer, ResponseCode),
-            _LETTERS[has_waited and code in _PULLS],
+            _LETTERS[was_suspended and code in _PULLS],
             result,
         )
         self.counters.observe(names.RPC_LATENCY, labels, int(took_ms), times)

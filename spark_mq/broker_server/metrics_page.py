@@ -111,8 +111,8 @@ def answers_of(metrics: BrokerMetrics | None) -> Answered | None:
     if metrics is None:
         return None
 
-    def note(code: int, answer: int, result: str, seconds: float, times: int, is_late: bool) -> None:
-        metrics.answered(code, answer, result, seconds * 1_000, times, has_waited=is_late)
+    def note(code: int, answer: int, result: str, seconds: float, times: int, was_suspended: bool) -> None:
+        metrics.answered(code, answer, result, seconds * 1_000, times, was_suspended=was_suspended)
 
     return note
 

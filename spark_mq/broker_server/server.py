@@ -535,10 +535,16 @@ class RunningBroker:
             return None
         return self.broker.begin_run(self._connection(peer), run, self._clock())
 
-    def _settled(self, outcome: Outcome, command: RemotingCommand, peer: Peer) -> RemotingCommand | None:
+    def _settled(
+        self, outcome: Outcome, command: RemotingCommand, peer: Peer, *, was_suspended: bool = False
+    ) -> RemotingCommand | None:
         """The answer; None where it comes later, or never."""
         if isinstance(outcome, AskBroker):
-            self._others.ask(outcome, lambda answer: self._respond(outcome.settle(answer), command, peer))
+
+            def heard(answer: RemotingCommand) -> None:
+                self._respond(outcome.settle(answer), command, peer, was_suspended=was_suspended)
+
+            self._others.ask(outcome, heard)
             return None
         if isinstance(outcome, AskClients):
             return self._answered_by_clients(outcome)
@@ -574,13 +580,15 @@ class RunningBroker:
 
     def _run_again(self, again: RunAgain, peer: Peer) -> None:
         if peer.is_full:
-            peer.respond(again.command, make_response(again.command, ResponseCode.SYSTEM_BUSY, OVERLOADED))
+            busy = make_response(again.command, ResponseCode.SYSTEM_BUSY, OVERLOADED)
+            peer.respond(again.command, busy, was_suspended=True)
             return
-        self._respond(self.broker.answer_again(again.connection, again.command, self._clock()), again.command, peer)
+        outcome = self.broker.answer_again(again.connection, again.command, self._clock())
+        self._respond(outcome, again.command, peer, was_suspended=True)
 
-    def _respond(self, outcome: Outcome, command: RemotingCommand, peer: Peer) -> None:
-        if (response := self._settled(outcome, command, peer)) is not None:
-            peer.respond(command, response)
+    def _respond(self, outcome: Outcome, command: RemotingCommand, peer: Peer, *, was_suspended: bool = False) -> None:
+        if (response := self._settled(outcome, command, peer, was_suspended=was_suspended)) is not None:
+            peer.respond(command, response, was_suspended=was_suspended)
 
     # Events, on the loop.
 
@@ -607,7 +615,8 @@ class RunningBroker:
 
     def _submit_again(self, again: RunAgain, peer: Peer) -> None:
         def refuse(remark: str) -> bool:
-            peer.respond(again.command, make_response(again.command, ResponseCode.SYSTEM_BUSY, remark))
+            busy = make_response(again.command, ResponseCode.SYSTEM_BUSY, remark)
+            peer.respond(again.command, busy, was_suspended=True)
             return True  # the client pulls again, as after any pull
 
         pool = self._pools[REQUEST_TABLE[again.command.code].pool]

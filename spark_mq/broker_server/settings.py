@@ -474,7 +474,7 @@ def _check_member(found: Configuration, file: str | None) -> None:
         ),
         (  # Java starts, and its slaves copy nothing without a word
             "namesrvAddr",
-            not found.process.addresses,
+            len(ids) > 1 and not found.process.addresses,
             "it is missing: a slave of a DLedger group finds by its name servers the leader whose topics, groups and offsets it copies",
         ),
         (
