@@ -518,10 +518,10 @@ class RunningBroker:
         return self._settled(started, command, peer)
 
     def _answer_when_registered(self, command: RemotingCommand, peer: Peer) -> RemotingCommand | PendingAnswer | None:
-        """A change of topics is answered when name servers know it, so that a client finds the topic that it has made.
+        """A change of topics is answered when each name server that can be reached knows it, so that a client finds its new topic.
 
         Java: BrokerController.registerIncrementBrokerData, which waits for registerBrokerTimeoutMills. Departure: a name server that
-        hangs is not waited for so long that the client gives up.
+        does not answer is waited for once, for two seconds, and then not again until it answers: the client would give up.
         """
         store = self.broker.parts.store
         before = store.topics_version, store.mappings_version
