@@ -1,4 +1,4 @@
-"""What a broker counts for its page of metrics, and only if metricsExporterType says so: without it nothing here is made or called.
+"""What a broker counts for its page of metrics. If metricsExporterType switches the page off, none of this exists.
 
 Messages count once a put, a run of puts or a pull, never one by one. Java: BrokerMetricsManager, RemotingMetricsManager, and the
 processors that add to their instruments. Departures: messages that a transaction check reads do not count as going out; what the timer
@@ -77,7 +77,7 @@ class TimerState(NamedTuple):
     waiting: int = 0
     """Messages in the wheel."""
     due_within: tuple[int, ...] = (0,) * len(names.TIMER_BOUNDS_S)
-    """How many of them are due before each bound, and not before the one before it."""
+    """For each bound: number of these that are due between the bound before it and this one."""
 
 
 class BrokerMetrics:

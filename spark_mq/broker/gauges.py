@@ -1,4 +1,4 @@
-"""What a broker's page of metrics shows besides its counters: looked at when the page is read, and never else.
+"""The gauges of a broker's page of metrics. They are computed only when the page is read.
 
 Lag is that of Apache's broker: for each group that is online, and each topic that it subscribes to, over this broker's queues. A queue
 without an offset of the group counts as consumed to its end. Of a subscription by tags only messages with these tags count: of the

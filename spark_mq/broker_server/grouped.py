@@ -302,8 +302,10 @@ class GroupedBroker:
             running.committed()
 
     def _entered(self, files: MemberFiles, committed: int) -> int:
-        """Apache's broker that goes on after a clean stop enters what stands behind the checkpoint's committed index, and nothing
-        before: a later one would hide messages from its consumers for good. The member commits on while no store is open.
+        """The index of the last committed entry that queues and index have: the checkpoint must not name a later one.
+
+        Apache's broker that starts after a clean stop enters only entries behind the checkpoint's index. Entries before it that its
+        queues lack would never reach a consumer. The member commits entries also while no store is open.
         """
         running = self.running
         return files.last_index_by(self._entered_end if running is None else running.dispatched_end, committed)
