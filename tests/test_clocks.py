@@ -53,6 +53,7 @@ LOOKS = {
         "spark_mq/broker_server/duties.py Duties._escape",
         "spark_mq/broker_server/duties.py Duties._expire",
         "spark_mq/broker_server/duties.py Duties._tick",
+        "spark_mq/broker_server/duties.py Duties._trim",
     ),
     "sent": (
         "spark_mq/broker_server/controllers.py Controllers.alter",

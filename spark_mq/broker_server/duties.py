@@ -21,7 +21,8 @@ from storage.delay.schedule import deliver_due
 from storage.delay.timer_store import deliver_timed
 from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.files.local_file_system import LocalFileSystem
-from storage.retention import apply_expiry, plan_run
+from storage.put.store_writer import StoreWriter
+from storage.retention import ExpiryPlan, apply_expiry, delete_derived, plan_run, prepare_expiry
 from storage.service.put_service import PutService
 from storage.store import MessageStore
 from storage.tables.put_statistics import NO_QUEUE, PutStatistics
@@ -206,6 +207,25 @@ class Duties:
             assert isinstance(files, LocalFileSystem)
             plan = plan_run(store, files, self._clock(), config, is_requested=cleans_left > 0)
             self._broker.set_writable(is_writable=not plan.occasion.is_full)  # also if nothing can be deleted
-            apply_expiry(store.writer, plan, config, sleep=lambda seconds: None)
+            writer, is_trimmed = store.writer, bool(plan.log_files) and store.writer.is_of_group
+            if is_trimmed:
+                prepare_expiry(writer, plan)
+            else:
+                apply_expiry(writer, plan, config, sleep=lambda seconds: None)
+        if is_trimmed:
+            self._trim(writer, files, plan)
         if not plan.is_empty:
             parts.store.list_files()
+
+    def _trim(self, writer: StoreWriter, files: LocalFileSystem, plan: ExpiryPlan) -> None:
+        """A group's member deletes files of its log: outside of the put lock, as its thread may be busy, and files are large."""
+        writer.trim_log(plan.minimum)
+        with self._service.exclusive() as store:
+            delete_derived(store, files, store.config.retention, now_ms=self._clock())
+            begin = store.log.minimum
+        if begin > plan.log_files[0].start:  # a member keeps what is not durable on its disk
+            _LOG.log(
+                logging.WARNING if plan.occasion.whatever_age else logging.INFO,
+                "%s: files of the log are deleted, because %s; it begins at %d now",
+                *(writer.root, "; ".join(plan.occasion.reasons), begin),
+            )
