@@ -36,13 +36,13 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Delivered(PutStatistics):
-    """What one turn delivers; each put goes on to the broker's metrics, if there are any."""
+    """What one turn delivers. Its puts are noted for the broker's metrics after it: an error of these must not fail a put."""
 
-    __slots__ = ("_note",)
+    __slots__ = ("_puts",)
 
-    def __init__(self, note: Callable[[str, np.ndarray], None] | None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._note = note
+        self._puts: list[tuple[Sequence[tuple[str, int]], np.ndarray, np.ndarray]] = []
 
     def put_columns(
         self,
@@ -53,9 +53,13 @@ class _Delivered(PutStatistics):
         are_single: bool = False,
     ) -> None:
         super().put_columns(queues, queue_codes, sizes_bytes, are_single=are_single)
-        if self._note is not None:
+        self._puts.append((queues, queue_codes, sizes_bytes))
+
+    def note(self, delivered: Callable[[str, np.ndarray], None]) -> None:
+        """Call it with each topic and the sizes of its records."""
+        for queues, queue_codes, sizes_bytes in self._puts:
             for code in np.unique(queue_codes).tolist():
-                self._note(queues[code][0], sizes_bytes[queue_codes == code])
+                delivered(queues[code][0], sizes_bytes[queue_codes == code])
 
 
 class Duties:
@@ -170,15 +174,20 @@ class Duties:
 
         `delivered` is called with each topic and the sizes of its records.
         """
-        counts = _Delivered(delivered)
-        with self._service.exclusive() as store:
-            others, store.writer.statistics = store.writer.statistics, counts
-            began_ms = steady_time_ms()
-            try:
-                deliver(store, self._clock())
-            finally:
-                store.writer.statistics = others
-                self._count(counts, steady_time_ms() - began_ms)
+        noted = None if delivered is None else _Delivered()
+        counts = PutStatistics() if noted is None else noted
+        try:
+            with self._service.exclusive() as store:
+                others, store.writer.statistics = store.writer.statistics, counts
+                began_ms = steady_time_ms()
+                try:
+                    deliver(store, self._clock())
+                finally:
+                    store.writer.statistics = others
+                    self._count(counts, steady_time_ms() - began_ms)
+        finally:
+            if noted is not None and delivered is not None:
+                noted.note(delivered)
 
     def _count(self, counts: PutStatistics, took_ms: int) -> None:
         """What one turn has delivered; each message took an equal part of its time."""
