@@ -270,18 +270,15 @@ def apply_expiry(
     Everything is synced before the first deletion: no decided batch and no checkpoint needs the deleted files. Deletions of log
     files are deleteCommitLogFilesInterval apart. Those of queues are deleteConsumeQueueFilesInterval apart, or less if the pauses
     would exceed ten seconds: Java sleeps in a thread without a lock, but the caller holds the store's. `sleep` takes seconds.
-    Raises OSError.
+    Raises OSError. A DLedger group's log is not for it: `prepare_expiry`, `StoreWriter.trim_log`.
     """
     if plan.is_empty:
         return 0
-    renewals = plan_renewals(newest_ends(writer), plan.minimum) if plan.log_files else []
-    apply_renewals(writer, renewals)
-    settle(writer)
-    writer.checkpoint()
+    assert not (plan.log_files and writer.is_of_group), "its member deletes the files of its log"
+    renewed = prepare_expiry(writer, plan)
     if plan.log_files:
         _say_what_goes(writer.root, plan, config)
-    files = () if plan.log_files and writer.trim_log(plan.minimum) else plan.log_files
-    for number, file in enumerate(files):
+    for number, file in enumerate(plan.log_files):
         if number:
             sleep(config.delete_commit_log_files_interval / 1_000)
         _unlink(writer.file_system, [file.path])
@@ -301,7 +298,26 @@ def apply_expiry(
             "%s: deleted %d files of queues and %d of the index, which pointed to places before %d of the log",
             *(writer.root, sum(len(expiry.paths) for expiry in queues), len(plan.index_paths), plan.minimum),
         )
+    return renewed
+
+
+def prepare_expiry(writer: StoreWriter, plan: ExpiryPlan) -> int:
+    """What comes before the first deletion (`apply_expiry`); returns how many ENDs were written again. Raises OSError."""
+    renewals = plan_renewals(newest_ends(writer), plan.minimum) if plan.log_files else []
+    apply_renewals(writer, renewals)
+    settle(writer)
+    writer.checkpoint()
     return len(renewals)
+
+
+def delete_derived(store: MessageStore, file_system: LocalFileSystem, config: RetentionConfig, *, now_ms: int) -> None:
+    """Delete files of queues and index that point only to places before the log's begin, after a member has trimmed its log.
+
+    Raises OSError.
+    """
+    store.log.list_files()
+    plan = plan_expiry(store, file_system, config, Occasion(()), now_ms=now_ms)
+    apply_expiry(store.writer, plan, config, sleep=lambda seconds: None)
 
 
 def _say_what_goes(root: str, plan: ExpiryPlan, config: RetentionConfig) -> None:

@@ -46,13 +46,13 @@ LOOKS = {
     "compared with times that are stored": (
         "spark_mq/broker/offset_handlers.py ProgressHandlers.time_spans",
         "spark_mq/broker_server/duties.py Duties._check_transactions",
-        "spark_mq/broker_server/metrics_page.py serve_metrics",
         "spark_mq/broker_server/server.py RunningBroker._begin",
         "spark_mq/broker_server/duties.py Duties._clean_mappings",
         "spark_mq/broker_server/duties.py Duties._deliver",
         "spark_mq/broker_server/duties.py Duties._escape",
         "spark_mq/broker_server/duties.py Duties._expire",
         "spark_mq/broker_server/duties.py Duties._tick",
+        "spark_mq/broker_server/duties.py Duties._trim",
     ),
     "sent": (
         "spark_mq/broker_server/controllers.py Controllers.alter",

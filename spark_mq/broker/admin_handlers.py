@@ -309,7 +309,7 @@ def runtime_info(
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
         "remainTransientStoreBufferNumbs": str(service.free_buffers),
-        "remainHowManyDataToFlush": _readable(max(0, served.log_end - service.store.writer.synced_end)),
+        "remainHowManyDataToFlush": _readable(service.unsynced_bytes),
         "commitLogMinOffset": str(served.log_minimum if served.log_end else -1),
         "commitLogMaxOffset": str(served.log_end),
         "EndTransactionQueueSize": str(server.pool_load(Pool.END_TRANSACTION)[0]),

@@ -1,4 +1,4 @@
-"""What a broker counts for its page of metrics, and only if metricsExporterType says so: without it nothing here is made or called.
+"""What a broker counts for its page of metrics. If metricsExporterType switches the page off, none of this exists.
 
 Messages count once a put, a run of puts or a pull, never one by one. Java: BrokerMetricsManager, RemotingMetricsManager, and the
 processors that add to their instruments. Departures: messages that a transaction check reads do not count as going out; what the timer
@@ -14,17 +14,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_mq.broker.put_plan import DECIDED_BY_VALUE, is_true
 from spark_mq.prometheus import rocketmq as names
 from spark_mq.prometheus.metric import SERIES_MOST, Counters
 from spark_mq.remoting import RequestCode
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from storage.rules.delays import DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS
+from storage.rules.half_messages import PREPARED
+from storage.rules.priorities import SHARDING_KEY
 from storage.rules.response_codes import ResponseCode
 
 NORMAL, FIFO, DELAYED, TRANSACTION = "normal", "fifo", "delay", "transaction"
-_SHARDING_KEY, _START_DELIVER_TIME = "__SHARDINGKEY", "__STARTDELIVERTIME"
-_TIMES = (_START_DELIVER_TIME, DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
+_TIMES = ("__STARTDELIVERTIME", DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
+_RUN_TIMES = tuple(name for name in _TIMES if name not in DECIDED_BY_VALUE)
+"""Those that a send of a run may have."""
+assert PREPARED in DECIDED_BY_VALUE, "a run has no half messages, and so no type for them"
 _RUN_TYPES = (NORMAL, FIFO, DELAYED)
 _SCHEDULER = "SCHEDULE_CONSUMER"
 """Java: MixAll.SCHEDULE_CONSUMER_GROUP."""
@@ -35,9 +40,9 @@ _FIRST_REGULAR, _FIRST_MAJOR, _LAST_VERSION = 212, 4, 611
 
 def message_type(properties: Mapping[str, str]) -> str:
     """The value of the label message_type, by the properties of a send. Java: BrokerMetricsManager.getMessageType."""
-    if properties.get("TRAN_MSG", "").lower() == "true":
+    if is_true(properties.get(PREPARED)):
         return TRANSACTION
-    if _SHARDING_KEY in properties:
+    if SHARDING_KEY in properties:
         return FIFO
     return DELAYED if any(name in properties for name in _TIMES) else NORMAL
 
@@ -72,7 +77,7 @@ class TimerState(NamedTuple):
     waiting: int = 0
     """Messages in the wheel."""
     due_within: tuple[int, ...] = (0,) * len(names.TIMER_BOUNDS_S)
-    """How many of them are due before each bound, and not before the one before it."""
+    """For each bound: number of these that are due between the bound before it and this one."""
 
 
 class BrokerMetrics:
@@ -98,7 +103,7 @@ class BrokerMetrics:
 
     def stored(self, topic: str, kind: str, messages: int, size_bytes: int) -> None:
         """One put of a client. What goes to a group's retries or dead letters counts nowhere, as in Java."""
-        if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        if _is_of_retries(topic):
             return
         labels = topic, kind, self.is_system(topic)
         self.counters.add(names.MESSAGES_IN, labels, messages)
@@ -106,14 +111,15 @@ class BrokerMetrics:
         self.counters.observe(names.MESSAGE_SIZE, labels, size_bytes // max(1, messages))
 
     def stored_run(self, topics: pa.DictionaryArray, properties: pa.Array, sizes_bytes: np.ndarray) -> None:
-        """A run of sends: the topic, the encoded properties and the record's size of each."""
-        is_fifo = _have(properties, _SHARDING_KEY)
-        kinds = np.where(is_fifo, 1, np.where(_have(properties, _START_DELIVER_TIME), 2, 0))
+        """A run of sends: the topic, the encoded properties and the record's size of each. They count as by `stored`."""
+        is_delayed = np.logical_or.reduce([_have(properties, name) for name in _RUN_TIMES])
+        kinds = np.where(_have(properties, SHARDING_KEY), 1, np.where(is_delayed, 2, 0))
         codes = topics.indices.to_numpy().astype(np.int64) * len(_RUN_TYPES) + kinds
         known = topics.dictionary.to_pylist()
         for code in np.unique(codes).tolist():
             topic, kind = known[code // len(_RUN_TYPES)], _RUN_TYPES[code % len(_RUN_TYPES)]
-            self._stored_rows(topic, kind, sizes_bytes[codes == code])
+            if not _is_of_retries(topic):
+                self._stored_rows(topic, kind, sizes_bytes[codes == code])
 
     def _stored_rows(self, topic: str, kind: str, sizes_bytes: np.ndarray) -> None:
         labels = topic, kind, self.is_system(topic)
@@ -130,7 +136,7 @@ class BrokerMetrics:
 
     def pulled(self, topic: str, group: str, messages: int, size_bytes: int) -> None:
         """One pull that found messages. Java: DefaultPullMessageResultHandler."""
-        if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        if _is_of_retries(topic):
             return
         labels = topic, group, self.is_system(topic, group)
         self.counters.add(names.MESSAGES_OUT, labels, messages)
@@ -162,12 +168,12 @@ class BrokerMetrics:
         """A request that creates or changes groups was answered."""
         self.counters.observe(names.GROUP_CREATION, ("success" if is_done else "failure",), took_ms)
 
-    def answered(self, code: int, answer: int, result: str, took_ms: float, times: int, *, has_waited: bool) -> None:
+    def answered(self, code: int, answer: int, result: str, took_ms: float, times: int, *, was_suspended: bool) -> None:
         """Requests were answered. Java: NettyRemotingAbstract.writeResponse."""
         labels = (
             code_text(code, RequestCode),
             code_text(answer, ResponseCode),
-            _LETTERS[has_waited and code in _PULLS],
+            _LETTERS[was_suspended and code in _PULLS],
             result,
         )
         self.counters.observe(names.RPC_LATENCY, labels, int(took_ms), times)
@@ -187,6 +193,11 @@ class BrokerMetrics:
         codes, known = _codes(topics)
         for topic, count in zip(known, np.bincount(codes, minlength=len(known)).tolist(), strict=True):
             self.counters.add(names.TIMER_DEQUEUED, (topic,), count)
+
+
+def _is_of_retries(topic: str) -> bool:
+    """Java: BrokerMetricsManager.isRetryOrDlqTopic."""
+    return topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
 
 def _codes(topics: pa.Array) -> tuple[np.ndarray, list[str]]:

@@ -1,4 +1,4 @@
-"""What a broker's page of metrics shows besides its counters: looked at when the page is read, and never else.
+"""The gauges of a broker's page of metrics. They are computed only when the page is read.
 
 Lag is that of Apache's broker: for each group that is online, and each topic that it subscribes to, over this broker's queues. A queue
 without an offset of the group counts as consumed to its end. Of a subscription by tags only messages with these tags count: of the
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from spark_mq.prometheus import rocketmq as names
 from spark_mq.prometheus.metric import Family, family
 from spark_mq.prometheus.queries import GAUGES_MISSING
 from spark_mq.remoting.consumers import ConsumeType, SubscriptionData
-from storage.errors import StorageError
+from storage.errors import StorageError, StoreNotWritableError
 from storage.files.local_file_system import disk_room_bytes
 from storage.format.delay import CHECKPOINT
 from storage.names import RETRY_PREFIX
@@ -37,6 +38,7 @@ from storage.tables.topics import PERM_READ, PERM_WRITE
 
 ENTRIES_MOST = 20_000
 """Entries of a queue that are looked at for tags. Java: maxConsumeQueueScan."""
+_TIMES_TOGETHER = 1_000
 _POOLS: Mapping[str, Pool | None] = {
     "send": Pool.SEND,
     "async_put": None,
@@ -112,6 +114,11 @@ class BrokerGauges:
         self._half_messages = half_messages
         self._logged: dict[str, str] = {}
         """What the log says of the parts that lack something now."""
+        self._has_ended = False
+
+    def end(self) -> None:
+        """Look at no further queue: the store closes."""
+        self._has_ended = True
 
     def families(self, now_ms: int) -> Iterator[Family]:
         """The gauges of this moment, what they lack, then the counters. No error of one gauge keeps the others away."""
@@ -190,10 +197,12 @@ class BrokerGauges:
         found: dict[tuple[str, str], _Behind] = {}
         unknown: set[tuple[str, str]] = set()
         errors: list[Exception] = []
-        for queue in self._queues():
+        queues = self._queues()
+        times = self._store_times(queues)
+        for queue in queues:
             key = queue.group, queue.topic
             try:
-                found[key] = found.get(key, _Behind()).with_queue(self._behind(queue))
+                found[key] = found.get(key, _Behind()).with_queue(self._behind(queue, times))
             except Exception as error:
                 errors.append(error)
                 unknown.add(key)
@@ -211,22 +220,40 @@ class BrokerGauges:
             raise ExceptionGroup("the lag of some queues is unknown", errors)
 
     def _queues(self) -> list[_QueueOf]:
-        """The queues of the topics that groups subscribe to now. Java: ConsumerLagCalculator.processAllGroup."""
+        """The queues of the topics that groups subscribe to now. Java: ConsumerLagCalculator.processAllGroup.
+
+        Pulls need the same lock, so it is held for one topic of one group at a time.
+        """
         topics, groups, allowed = self._store.topics, self._store.groups, self._store.permission
-        found = []
-        with self._clients.lock:
-            for group in groups:
-                for topic, subscription in self._clients.consumers.subscriptions(group).items():
-                    entry = topics.get(topic)
-                    if topic.startswith(RETRY_PREFIX) or entry is None:
-                        continue
-                    if not entry.perm & allowed & (PERM_READ | PERM_WRITE):
-                        continue
+        found: list[_QueueOf] = []
+        for group in list(groups):
+            with self._clients.lock:
+                subscriptions = dict(self._clients.consumers.subscriptions(group))
+            for topic, subscription in subscriptions.items():
+                entry = topics.get(topic)
+                if topic.startswith(RETRY_PREFIX) or entry is None:
+                    continue
+                if not entry.perm & allowed & (PERM_READ | PERM_WRITE):
+                    continue
+                ids = range(entry.write_queue_count)
+                with self._clients.lock:
                     wanted = self._wanted(group, subscription)
-                    for queue_id in range(entry.write_queue_count):
-                        consumed = self._offsets.offset(group, topic, queue_id)
-                        pulled = self._offsets.pulled(group, topic, queue_id)
-                        found.append(_QueueOf(group, topic, queue_id, wanted, consumed, pulled))
+                    consumed = [self._offsets.offset(group, topic, queue_id) for queue_id in ids]
+                    pulled = [self._offsets.pulled(group, topic, queue_id) for queue_id in ids]
+                rows = zip(ids, consumed, pulled, strict=True)
+                found += (_QueueOf(group, topic, queue_id, wanted, *offsets) for queue_id, *offsets in rows)
+        return found
+
+    def _store_times(self, queues: list[_QueueOf]) -> Mapping[tuple[str, int, int], int]:
+        """Store times of the groups' next messages, many read together; those that are missing must be read one by one."""
+        offsets = ((queue, offset) for queue in queues for offset in (queue.consumed, max(0, queue.pulled)))
+        places = list({(queue.topic, queue.queue_id, offset) for queue, offset in offsets})
+        found: dict[tuple[str, int, int], int] = {}
+        for start in range(0, len(places), _TIMES_TOGETHER):
+            if self._has_ended:
+                break
+            with suppress(Exception):  # the queue that is broken is found when it is read alone
+                found |= self._store.served.store_times(places[start : start + _TIMES_TOGETHER])
         return found
 
     def _wanted(self, group: str, subscription: SubscriptionData) -> MessageFilter:
@@ -236,16 +263,18 @@ class BrokerGauges:
         known = filters.find(subscription.topic, group)
         return ALL_MESSAGES if known is None else MessageFilter(bits=filters.bit_test(known))
 
-    def _behind(self, queue: _QueueOf) -> _Behind:
+    def _behind(self, queue: _QueueOf, times: Mapping[tuple[str, int, int], int]) -> _Behind:
+        if self._has_ended:
+            raise StoreNotWritableError(self._store.service.root, "it closes")
         maximum = self._store.served.maximum(queue.topic, queue.queue_id)
         consumed = queue.consumed if queue.consumed >= 0 else maximum
         started = max(0, queue.pulled)
         committed = queue.consumed if queue.consumed >= 0 else started
         return _Behind(
             lag=self._count(queue, consumed, maximum),
-            consumed_ms=self._store_time(queue, consumed),
+            consumed_ms=self._store_time(queue, consumed, times) if consumed < maximum else 0,
             in_flight=self._count(queue, committed, started),
-            pulled_ms=self._store_time(queue, started),
+            pulled_ms=self._store_time(queue, started, times),
             ready=self._count(queue, queue.pulled if queue.pulled >= 0 else maximum, maximum),
         )
 
@@ -255,8 +284,10 @@ class BrokerGauges:
             return max(0, end - start)
         return self._store.served.count_wanted(queue.topic, queue.queue_id, start, end, queue.wanted, ENTRIES_MOST)
 
-    def _store_time(self, queue: _QueueOf, offset: int) -> int:
-        return max(0, self._store.served.store_time(queue.topic, queue.queue_id, offset))
+    def _store_time(self, queue: _QueueOf, offset: int, times: Mapping[tuple[str, int, int], int]) -> int:
+        place = queue.topic, queue.queue_id, offset
+        found = times.get(place)
+        return max(0, self._store.served.store_time(*place) if found is None else found)
 
     # Transactions, store, timer
 
@@ -269,8 +300,7 @@ class BrokerGauges:
 
     def _log(self, now_ms: int) -> Iterator[Family]:
         service, served = self._store.service, self._store.served
-        behind = max(0, served.log_end - service.store.writer.synced_end) + (service.held_bytes or 0)
-        yield family(names.FLUSH_BEHIND, [((), behind)])
+        yield family(names.FLUSH_BEHIND, [((), service.unsynced_bytes + (service.held_bytes or 0))])
         yield family(names.DISPATCH_BEHIND, [((), max(0, served.log_end - service.dispatched_end))])
 
     def _oldest_message(self, now_ms: int) -> Iterator[Family]:

@@ -20,6 +20,7 @@ from itertools import count
 from typing import NamedTuple
 
 from spark_mq.broker_server.controllers import Controllers, Position
+from spark_mq.broker_server.metrics_page import MetricsPage
 from spark_mq.broker_server.opening import ControllerMode, StorePlace, check_lock, opened_store
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
@@ -50,9 +51,10 @@ _LOG = logging.getLogger(__name__)
 class ControlledBroker:
     """One broker of a group, from `start` to `close`."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, page: MetricsPage | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._configuration = configuration
+        self._page = page
         settings = configuration.controllers
         assert settings is not None
         self.address = configuration.address
@@ -90,10 +92,10 @@ class ControlledBroker:
     async def start(cls, configuration: Configuration) -> ControlledBroker:
         """Returns when the store's lock is seen to be free: the broker listens when a controller has said what it is.
 
-        Raises StoreLockedError, OSError.
+        Raises StoreLockedError, OSError; ListenError or ConfigurationError if its page of metrics cannot be served.
         """
         await asyncio.to_thread(check_lock, configuration)
-        found = cls(configuration)
+        found = cls(configuration, await asyncio.to_thread(MetricsPage.of, configuration))
         found._heart.start()
         found._thread.start()
         return found
@@ -103,9 +105,13 @@ class ControlledBroker:
         self._closing.set()
         self._due.set()
         await asyncio.to_thread(self._thread.join)
-        await self._stop()
-        await asyncio.to_thread(self._heart.join)
-        await asyncio.to_thread(self._controllers.close)
+        try:
+            await self._stop()
+            await asyncio.to_thread(self._heart.join)
+            await asyncio.to_thread(self._controllers.close)
+        finally:
+            if self._page is not None:
+                await asyncio.to_thread(self._page.close)
 
     def look(self) -> None:
         """Ask the controller now, because something may have changed. Any thread may call this; the hint itself is not trusted."""
@@ -315,7 +321,7 @@ class ControlledBroker:
             _LOG.warning("the log is cut at %d: what no master has confirmed behind it is gone", cut_to)
         epochs = EpochFile(self._files, self._root)
         mode = ControllerMode(role, epochs, self._controllers, self.look, self._diverged)
-        starting = RunningBroker.start(configuration, mode, self._place)
+        starting = RunningBroker.start(configuration, mode, self._place, page=self._page)
         self.running = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
         self.role = role
         if self._failure is not None:

@@ -21,7 +21,8 @@ from storage.delay.schedule import deliver_due
 from storage.delay.timer_store import deliver_timed
 from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.files.local_file_system import LocalFileSystem
-from storage.retention import apply_expiry, plan_run
+from storage.put.store_writer import StoreWriter
+from storage.retention import ExpiryPlan, apply_expiry, delete_derived, plan_run, prepare_expiry
 from storage.service.put_service import PutService
 from storage.store import MessageStore
 from storage.tables.put_statistics import NO_QUEUE, PutStatistics
@@ -35,13 +36,13 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Delivered(PutStatistics):
-    """What one turn delivers; each put goes on to the broker's metrics, if there are any."""
+    """What one turn delivers. Its puts are noted for the broker's metrics after it: an error of these must not fail a put."""
 
-    __slots__ = ("_note",)
+    __slots__ = ("_puts",)
 
-    def __init__(self, note: Callable[[str, np.ndarray], None] | None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._note = note
+        self._puts: list[tuple[Sequence[tuple[str, int]], np.ndarray, np.ndarray]] = []
 
     def put_columns(
         self,
@@ -52,9 +53,13 @@ class _Delivered(PutStatistics):
         are_single: bool = False,
     ) -> None:
         super().put_columns(queues, queue_codes, sizes_bytes, are_single=are_single)
-        if self._note is not None:
+        self._puts.append((queues, queue_codes, sizes_bytes))
+
+    def note(self, delivered: Callable[[str, np.ndarray], None]) -> None:
+        """Call it with each topic and the sizes of its records."""
+        for queues, queue_codes, sizes_bytes in self._puts:
             for code in np.unique(queue_codes).tolist():
-                self._note(queues[code][0], sizes_bytes[queue_codes == code])
+                delivered(queues[code][0], sizes_bytes[queue_codes == code])
 
 
 class Duties:
@@ -170,15 +175,20 @@ class Duties:
 
         `delivered` is called with each topic and the sizes of its records.
         """
-        counts = _Delivered(delivered)
-        with self._service.exclusive() as store:
-            others, store.writer.statistics = store.writer.statistics, counts
-            began_ms = steady_time_ms()
-            try:
-                deliver(store, self._clock())
-            finally:
-                store.writer.statistics = others
-                self._count(counts, steady_time_ms() - began_ms)
+        noted = None if delivered is None else _Delivered()
+        counts = PutStatistics() if noted is None else noted
+        try:
+            with self._service.exclusive() as store:
+                others, store.writer.statistics = store.writer.statistics, counts
+                began_ms = steady_time_ms()
+                try:
+                    deliver(store, self._clock())
+                finally:
+                    store.writer.statistics = others
+                    self._count(counts, steady_time_ms() - began_ms)
+        finally:
+            if noted is not None and delivered is not None:
+                noted.note(delivered)
 
     def _count(self, counts: PutStatistics, took_ms: int) -> None:
         """What one turn has delivered; each message took an equal part of its time."""
@@ -207,6 +217,25 @@ class Duties:
             assert isinstance(files, LocalFileSystem)
             plan = plan_run(store, files, self._clock(), config, is_requested=cleans_left > 0)
             self._broker.set_writable(is_writable=not plan.occasion.is_full)  # also if nothing can be deleted
-            apply_expiry(store.writer, plan, config, sleep=lambda seconds: None)
+            writer, is_trimmed = store.writer, bool(plan.log_files) and store.writer.is_of_group
+            if is_trimmed:
+                prepare_expiry(writer, plan)
+            else:
+                apply_expiry(writer, plan, config, sleep=lambda seconds: None)
+        if is_trimmed:
+            self._trim(writer, files, plan)
         if not plan.is_empty:
             parts.store.list_files()
+
+    def _trim(self, writer: StoreWriter, files: LocalFileSystem, plan: ExpiryPlan) -> None:
+        """A group's member deletes files of its log: outside of the put lock, as its thread may be busy, and files are large."""
+        writer.trim_log(plan.minimum)
+        with self._service.exclusive() as store:
+            delete_derived(store, files, store.config.retention, now_ms=self._clock())
+            begin = store.log.minimum
+        if begin > plan.log_files[0].start:  # a member keeps what is not durable on its disk
+            _LOG.log(
+                logging.WARNING if plan.occasion.whatever_age else logging.INFO,
+                "%s: files of the log are deleted, because %s; it begins at %d now",
+                *(writer.root, "; ".join(plan.occasion.reasons), begin),
+            )

@@ -183,7 +183,7 @@ class EscapeBridge:
 def queues_elsewhere(route: TopicRoute, own_name: str) -> list[tuple[MessageQueue, str]]:
     """The writable queues of a topic at other masters, with their addresses. Of a static topic none: its queues belong to no broker.
 
-    Raises MessageQueueNotFoundError for an order configuration that is none.
+    Raises MessageQueueNotFoundError for an order configuration that cannot be read.
     """
     return [
         (queue, route.brokers[queue.broker_name][MASTER_ID])

@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from spark_mq.broker_server.metrics_page import MetricsPage
 from spark_mq.broker_server.opening import GroupRole, StorePlace, check_lock
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
@@ -191,6 +192,7 @@ class GroupedBroker:
         self._server = RemotingServer(configuration.server, configuration.tls)
         self.running: RunningBroker | None = None
         """None = between two roles, or its disk does not work."""
+        self._page: MetricsPage | None = None
         self._runner: Runner | None = None
         self._files: MemberFiles | None = None
         self._committed = (NO_INDEX, 0)
@@ -210,11 +212,13 @@ class GroupedBroker:
     async def start(cls, configuration: Configuration) -> GroupedBroker:
         """Returns when the member takes part in the group; the broker listens a moment later.
 
-        Raises StoreLockedError, ListenError, OSError, and StoreRefusedError or StateFileError for a log that is damaged.
+        Raises StoreLockedError, ListenError, OSError, and StoreRefusedError or StateFileError for a log that is damaged. Its page of
+        metrics is served before it takes part: ListenError or ConfigurationError if it cannot be.
         """
         await asyncio.to_thread(check_lock, configuration)
         found = cls(configuration)
         try:
+            found._page = await asyncio.to_thread(MetricsPage.of, configuration)
             await asyncio.to_thread(found._join)
             await found._listen()
         except BaseException:
@@ -235,6 +239,8 @@ class GroupedBroker:
             await self._server.close()
             await asyncio.to_thread(self._leave)
             await asyncio.wrap_future(self._lines.close())
+            if self._page is not None:
+                await asyncio.to_thread(self._page.close)
 
     @property
     def is_master(self) -> bool:
@@ -296,8 +302,10 @@ class GroupedBroker:
             running.committed()
 
     def _entered(self, files: MemberFiles, committed: int) -> int:
-        """Apache's broker that goes on after a clean stop enters what stands behind the checkpoint's committed index, and nothing
-        before: a later one would hide messages from its consumers for good. The member commits on while no store is open.
+        """The index of the last committed entry that queues and index have: the checkpoint must not name a later one.
+
+        Apache's broker that starts after a clean stop enters only entries behind the checkpoint's index. Entries before it that its
+        queues lack would never reach a consumer. The member commits entries also while no store is open.
         """
         running = self.running
         return files.last_index_by(self._entered_end if running is None else running.dispatched_end, committed)
@@ -395,7 +403,8 @@ class GroupedBroker:
             log.lose(f"in term {role.term} it is {role.role.value}")
             return
         member = GroupRole(log, MASTER_ID if term is not None else self._configuration.slave_id)
-        self.running = self._call(RunningBroker.start(self._configured(log), None, self._place, member))
+        starting = RunningBroker.start(self._configured(log), None, self._place, member, page=self._page)
+        self.running = self._call(starting)
         self._files.own_queues()
         self._place = self._place or self.running.place
         self.running.committed()

@@ -136,8 +136,28 @@ def departure(parts: BrokerParts, broker_id: int = MASTER_ID) -> RemotingCommand
     return make_request(RequestCode.UNREGISTER_BROKER, write_header(header))
 
 
+class _NameServer:
+    """One name server, as the registration knows it."""
+
+    def __init__(self) -> None:
+        self.tried = (-1, -1)
+        """Counters of topics and static topics of the last registration that was answered or has failed."""
+        self.is_open = False
+        """Whether a registration is under way: one at a time."""
+        self.is_due = False
+        """Whether another one follows it, as topics have changed since."""
+        self.is_silent = False
+        """Whether a change of topics was answered without it, and it has answered nothing since."""
+
+    def has_tried(self, topics: int, mappings: int) -> bool:
+        """Whether it was registered at with these topics or later ones, be it in vain."""
+        return self.tried[0] >= topics and self.tried[1] >= mappings
+
+
 class Registration:
-    """Registers at name servers, in its own thread. One that is not reached is tried again soon, alone."""
+    """Registers at name servers, in its own thread. Each has its own requests: one that does not answer holds up no other one, and one
+    that is not reached is tried again soon, alone.
+    """
 
     def __init__(
         self,
@@ -154,23 +174,23 @@ class Registration:
         `on_master` hears where a slave's master is, and where that serves its log.
         """
         self._parts = parts
-        self._name_servers = () if client is None else client.name_servers
+        self._servers = {address: _NameServer() for address in (() if client is None else client.name_servers)}
         self._period_s = min(max(process.register_period_ms, _PERIOD_LEAST_MS), _PERIOD_MOST_MS) / 1_000
         self._timeout_ms = process.register_timeout_ms
         self._broker_id = broker_id
         self._epoch = epoch
         self._on_master = on_master
         self._client = None if client is None else RemotingClient(client)
-        self._due = threading.Event()
+        self._changed = threading.Condition()
+        """Guards the name servers, what they have answered, and the two flags below."""
+        self._is_due = False
         self._is_closed = False
         self._registered_at: set[str] = set()
-        self._missing: dict[str, type[ClientError]] = {}
+        self._answered: list[tuple[str, RemotingCommand | Exception]] = []
+        """Answers and errors that the thread has not looked at yet."""
+        self._missing: dict[str, type[Exception]] = {}
         """Name servers that have not taken the last registration, and what kind of trouble was said of each."""
-        self._troubles: dict[str, ClientError] = {}
         self._lacks_master = on_master is not None
-        self._turn_over = threading.Condition()
-        self._registered = (-1, -1)
-        """For each name server: the counters of topics and static topics that it was last sent, answered or not."""
         self._thread = threading.Thread(target=self._work, name="registration", daemon=True)
 
     def start(self, *, waits: bool = True) -> None:
@@ -178,9 +198,9 @@ class Registration:
         if self._client is None:
             return
         if waits:
-            self._register_everywhere()
+            self._register(self._servers, self._timeout_ms)
         else:
-            self._due.set()
+            self.soon()
         self._thread.start()
 
     @property
@@ -190,114 +210,170 @@ class Registration:
 
     def soon(self) -> None:
         """Register now, because topics have changed. From any thread."""
-        self._due.set()
+        with self._changed:
+            self._is_due = True
+            self._changed.notify_all()
 
     def wait_for_topics(self, timeout_s: float) -> None:
-        """Wait until each name server has the topics as they are now, or could not be reached; at most so long. After `soon`."""
-        if self._client is None:
-            return
-        topics, mappings = self._counters()
-        with self._turn_over:
-            self._turn_over.wait_for(
-                lambda: self._is_closed or (self._registered[0] >= topics and self._registered[1] >= mappings),
-                timeout_s,
+        """Wait until each name server has the topics as they are now, or could not be reached; at most so long. After `soon`.
+
+        One that lets this time pass is not waited for again until it answers.
+        """
+        counters = self._counters()
+        with self._changed:
+            awaited = [server for server in self._servers.values() if not server.is_silent]
+            self._changed.wait_for(
+                lambda: self._is_closed or all(server.has_tried(*counters) for server in awaited), timeout_s
             )
+            for server in awaited:
+                server.is_silent = server.is_silent or not server.has_tried(*counters)
 
     def close(self) -> None:
         """Unregister at the name servers that know this broker; no others, as they may know another broker at its address."""
-        with self._turn_over:
+        with self._changed:
             self._is_closed = True
-            self._turn_over.notify_all()
-        self._due.set()
+            self._changed.notify_all()
         if self._client is None:
             return
         if self._thread.ident is not None:
-            self._thread.join(_LEAVING_MS / 1_000)  # it may wait for one that does not answer
-        self._ask(dict.fromkeys(sorted(self._registered_at), departure(self._parts, self._broker_id)), _LEAVING_MS)
+            self._thread.join(_LEAVING_MS / 1_000)
+        with self._changed:  # a registration must not come to a name server behind the farewell
+            self._changed.wait_for(lambda: not self._open, _LEAVING_MS / 1_000)
+        self._leave(departure(self._parts, self._broker_id))
         run(self._client.close())
 
     def _work(self) -> None:
         full_at, retry_s = time.monotonic() + self._period_s, _LEAST_RETRY_S
-        while not self._is_closed:
-            behind = self._behind()
-            rest_s = max(0.0, full_at - time.monotonic())
-            is_due = self._due.wait(min(rest_s, retry_s) if behind else rest_s) or time.monotonic() >= full_at
-            self._due.clear()
-            if is_due:
-                full_at = time.monotonic() + self._period_s
-            if not self._is_closed:
-                try:
-                    if is_due:
-                        self._register_everywhere()
-                    else:
-                        self._register(behind, min(self._timeout_ms, _RETRY_TIMEOUT_MS))
-                except Exception:  # whatever it is, the next turn is made
-                    _LOG.exception("the registration at name servers failed; it is tried again")
-            is_same = self._behind() == behind
-            retry_s = min(retry_s * 2, _LONGEST_RETRY_S) if is_same else _LEAST_RETRY_S
+        retry_at = time.monotonic() + retry_s
+        while True:
+            with self._changed:
+                wakes_at = min(full_at, retry_at) if self._idle(self._behind()) else full_at
+                self._changed.wait_for(self._has_work, max(0.0, wakes_at - time.monotonic()))
+                if self._is_closed:
+                    return
+                is_due, self._is_due = self._is_due, False
+                answered, self._answered = self._answered, []
+                late = [address for address, server in self._servers.items() if server.is_due and not server.is_open]
+            try:
+                behind = self._behind()
+                self._take(answered)
+                now = time.monotonic()
+                if answered:
+                    retry_s = retry_s if self._behind() == behind else _LEAST_RETRY_S
+                    retry_at = now + retry_s
+                if is_due or now >= full_at:
+                    full_at = now + self._period_s
+                    self._begin(self._servers, self._timeout_ms)
+                elif late:
+                    self._begin(late, self._timeout_ms)
+                elif now >= retry_at:
+                    retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
+                    retry_at = now + retry_s
+                    self._begin(self._idle(self._behind()), min(self._timeout_ms, _RETRY_TIMEOUT_MS))
+            except Exception:  # whatever it is, the next turn is made
+                _LOG.exception("the registration at name servers failed; it is tried again")
+                retry_at = time.monotonic() + retry_s
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closed, _LEAST_RETRY_S)
+
+    def _has_work(self) -> bool:
+        is_late = any(server.is_due and not server.is_open for server in self._servers.values())
+        return self._is_closed or self._is_due or is_late or bool(self._answered)
+
+    @property
+    def _open(self) -> list[str]:
+        """Name servers from which an answer is still to come."""
+        return [address for address, server in self._servers.items() if server.is_open]
 
     def _behind(self) -> tuple[str, ...]:
         """Which are tried again before the period is over."""
-        return self._name_servers if self._lacks_master else self.missing
+        return tuple(self._servers) if self._lacks_master else self.missing
+
+    def _idle(self, addresses: Iterable[str]) -> list[str]:
+        return [address for address in addresses if not self._servers[address].is_open]
 
     def _counters(self) -> tuple[int, int]:
         store = self._parts.store
         return store.topics_version.counter, store.mappings_version.counter
 
-    def _register_everywhere(self) -> None:
-        counters = self._counters()  # before the topics themselves
-        self._register(self._name_servers, self._timeout_ms)
-        with self._turn_over:
-            self._registered = counters
-            self._turn_over.notify_all()
-
     def _register(self, addresses: Iterable[str], timeout_ms: int) -> None:
+        """Returns after a try at each of them."""
+        self._begin(addresses, timeout_ms)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open)
+            answered, self._answered = self._answered, []
+        self._take(answered)
+
+    def _begin(self, addresses: Iterable[str], timeout_ms: int) -> None:
+        """Send the registration to each of them now, or as soon as the one before it is over."""
+        with self._changed:
+            idle = self._idle(addresses)
+            for address in addresses:
+                self._servers[address].is_due = address not in idle
+        if not idle:
+            return
+        counters = self._counters()  # before the topics themselves
         command = registration(self._parts, self._broker_id, self._epoch)
-        answers = self._ask(dict.fromkeys(addresses, command), timeout_ms)
-        for address in addresses:
-            self._note(address, is_reached=address in answers)
-        for address, answer in answers.items():
-            self._registered_at.add(address)
+        for address in idle:
+            self._servers[address].is_open = True
+            spawn(self._ask(address, command, counters, timeout_ms))
+
+    async def _ask(self, address: str, command: RemotingCommand, counters: tuple[int, int], timeout_ms: int) -> None:
+        assert self._client is not None
+        found: RemotingCommand | Exception
+        try:
+            found = await self._client.ask(address, command, timeout_ms)
+        except Exception as error:  # whatever it is, it is tried again
+            found = error
+        server = self._servers[address]
+        with self._changed:
+            server.is_open, server.tried = False, counters
+            if isinstance(found, RemotingCommand):
+                server.is_silent = False
+                self._registered_at.add(address)
+            self._answered.append((address, found))
+            self._changed.notify_all()
+
+    def _take(self, answered: Iterable[tuple[str, RemotingCommand | Exception]]) -> None:
+        for address, found in answered:
+            if isinstance(found, Exception):
+                self._note(address, found)
+                continue
+            self._note(address, None)
             try:
-                self._on_place(answer, address)
-                self._on_order(answer, address)
+                self._on_place(found, address)
+                self._on_order(found, address)
             except (ClientError, StorageError, OSError):
                 _LOG.exception("what name server %s says of ordered topics is not kept", address)
 
-    def _note(self, address: str, *, is_reached: bool) -> None:
+    def _note(self, address: str, trouble: Exception | None) -> None:
         """Log a failure once for each kind of error, as texts contain time-outs that differ; and log the next success."""
-        if is_reached:
+        if trouble is None:
             if self._missing.pop(address, None) is not None:
                 _LOG.warning("name server %s knows this broker now", address)
             return
-        trouble = self._troubles[address]
+        text = trouble.describe() if isinstance(trouble, ClientError) else f"{type(trouble).__name__}: {trouble}"
+        _LOG.info("name server %s: the registration failed: %s", address, text)
         if self._missing.get(address) is not type(trouble):
             self._missing[address] = type(trouble)
             what = "was not reached this time" if address in self._registered_at else "does not know this broker yet"
-            _LOG.warning("name server %s %s: %s; it is tried again", address, what, trouble.describe())
+            _LOG.warning("name server %s %s: %s; it is tried again", address, what, text)
 
-    def _ask(self, commands: Mapping[str, RemotingCommand], timeout_ms: int) -> dict[str, RemotingCommand]:
-        """All at the same time; the answers of those that have answered."""
-        found = run(self._answers(commands, timeout_ms))
-        for address, error in found.items():
-            if isinstance(error, ClientError):
-                self._troubles[address] = error
-                _LOG.info("name server %s: request %d failed: %s", address, commands[address].code, error.describe())
-        return {address: answer for address, answer in found.items() if isinstance(answer, RemotingCommand)}
-
-    async def _answers(
-        self, commands: Mapping[str, RemotingCommand], timeout_ms: int
-    ) -> dict[str, RemotingCommand | ClientError]:
+    def _leave(self, command: RemotingCommand) -> None:
+        """Say farewell, to all at the same time."""
         client = self._client
         assert client is not None
 
-        async def ask(address: str) -> RemotingCommand | ClientError:
+        async def ask(address: str) -> None:
             try:
-                return await client.ask(address, commands[address], timeout_ms)
+                await client.ask(address, command, _LEAVING_MS)
             except ClientError as error:
-                return error
+                _LOG.info("name server %s: request %d failed: %s", address, command.code, error.describe())
 
-        return dict(zip(commands, await asyncio.gather(*map(ask, commands)), strict=True))
+        async def ask_all() -> None:
+            await asyncio.gather(*map(ask, sorted(self._registered_at)))
+
+        run(ask_all())
 
     def _on_place(self, answer: RemotingCommand, address: str) -> None:
         place = read_answer_header(RegisterBrokerAnswer, answer, address, RequestCode.REGISTER_BROKER)

@@ -45,7 +45,7 @@ from spark_mq.broker_server.duties import Duties
 from spark_mq.broker_server.escape_bridge import PROGRESS_FILES, EscapeBridge, Escapes
 from spark_mq.broker_server.following import Following
 from spark_mq.broker_server.masters import ElectedMaster, KnownMaster, MasterByName
-from spark_mq.broker_server.metrics_page import answers_of, new_metrics, serve_metrics
+from spark_mq.broker_server.metrics_page import MetricsPage, answers_of
 from spark_mq.broker_server.name_servers import (
     HAND_BACK_S,
     TAKE_BACK_S,
@@ -69,7 +69,6 @@ from spark_mq.broker_server.opening import (
 )
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.static_topics import MappingCleaning
-from spark_mq.prometheus.page import ServedPage
 from spark_mq.remoting import (
     REQUEST_BODIES,
     BodyError,
@@ -134,6 +133,9 @@ _WATERMARK_LOG = logging.getLogger("spark_mq.watermark")
 class RunningBroker:
     """One broker, on the event loop that it was started on."""
 
+    _owns_page = False
+    """Whether it has made its page of metrics itself, and closes it."""
+
     def __init__(
         self,
         configuration: Configuration,
@@ -141,16 +143,19 @@ class RunningBroker:
         mode: ControllerMode | None = None,
         member: GroupRole | None = None,
         clock: Callable[[], int] = current_time_ms,
+        page: MetricsPage | None = None,
     ) -> None:
-        """`service` has the store; it is closed at the end. `member` of a DLedger group's broker. `clock` gives milliseconds."""
+        """`service` has the store; it is closed at the end. `member` of a DLedger group's broker. `clock` gives milliseconds.
+        `page` shows its metrics, which are counted only then.
+        """
         is_slave = configuration.is_slave
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._configuration = configuration
         self._service = service
         self.place = StorePlace.of(service.store)
-        self._metrics = metrics = new_metrics(configuration)
-        self._page: ServedPage | None = None
+        self._page = page
+        metrics = None if page is None else page.metrics
         self._remoting = RemotingServer(
             configuration.server, configuration.tls, on_close=self._peer_left, on_answered=answers_of(metrics)
         )
@@ -248,17 +253,25 @@ class RunningBroker:
         place: StorePlace | None = None,
         member: GroupRole | None = None,
         clock: Callable[[], int] = current_time_ms,
+        page: MetricsPage | None = None,
     ) -> RunningBroker:
         """A broker that takes requests, and that name servers know. `place` as of `opened_store`.
 
+        `page` is that of a process whose broker changes its role; without one the broker makes its own if the configuration has one.
         Raises ListenError, ConfigurationError, and what `open_store` raises: StoreLockedError where another process has the store.
         """
         service = await asyncio.to_thread(opened_service, configuration, mode, place, member, clock)
+        own: MetricsPage | None = None
         try:
-            running = cls(configuration, service, mode, member, clock)
+            if page is None:
+                own = await asyncio.to_thread(MetricsPage.of, configuration)
+            running = cls(configuration, service, mode, member, clock, page or own)
         except BaseException:
+            if own is not None:
+                own.close()
             service.close()
             raise
+        running._owns_page = own is not None
         try:
             await running._begin()
         except BaseException:
@@ -282,9 +295,8 @@ class RunningBroker:
         self.address = await self._remoting.listen(server.bind_address, server.listen_port, self._processors())
         port = server.listen_port - VIP_PORTS_BELOW
         await self._remoting.listen(server.bind_address, port, self._processors(is_fast_port=True))
-        if self._metrics is not None:
-            page = partial(serve_metrics, self.broker, self._metrics, self._configuration, self._clock)
-            self._page = await asyncio.to_thread(page)
+        if self._page is not None:
+            self._page.show(self.broker, self._clock)
         self._duties.start(delivers=not may_deliver_elsewhere)
         if self._batches is not None:
             await asyncio.to_thread(self._batches.start)
@@ -445,6 +457,8 @@ class RunningBroker:
         files = self._service.store.writer.file_system
         # The last one first, each also where one before it fails: a batch must not outlive the store.
         with ExitStack() as closing:
+            if self._page is not None and self._owns_page:
+                closing.callback(self._page.close)
             closing.callback(self._service.close)
             closing.callback(lambda: self.broker.close(self._clock()))
             closing.callback(self._close_writers)
@@ -459,7 +473,7 @@ class RunningBroker:
             if self.keeper is not None:
                 closing.callback(self.keeper.close)
             if self._page is not None:
-                closing.callback(self._page.close)
+                closing.callback(self._page.hide)
         if self._mode is not None and self._service.failure is None:
             forget_epoch(files, self._service.root)
 
@@ -507,10 +521,10 @@ class RunningBroker:
         return self._settled(started, command, peer)
 
     def _answer_when_registered(self, command: RemotingCommand, peer: Peer) -> RemotingCommand | PendingAnswer | None:
-        """A change of topics is answered when name servers know it, so that a client finds the topic that it has made.
+        """A change of topics is answered when each name server that can be reached knows it, so that a client finds its new topic.
 
         Java: BrokerController.registerIncrementBrokerData, which waits for registerBrokerTimeoutMills. Departure: a name server that
-        hangs is not waited for so long that the client gives up.
+        does not answer is waited for once, for two seconds, and then not again until it answers: the client would give up.
         """
         store = self.broker.parts.store
         before = store.topics_version, store.mappings_version
@@ -524,10 +538,16 @@ class RunningBroker:
             return None
         return self.broker.begin_run(self._connection(peer), run, self._clock())
 
-    def _settled(self, outcome: Outcome, command: RemotingCommand, peer: Peer) -> RemotingCommand | None:
+    def _settled(
+        self, outcome: Outcome, command: RemotingCommand, peer: Peer, *, was_suspended: bool = False
+    ) -> RemotingCommand | None:
         """The answer; None where it comes later, or never."""
         if isinstance(outcome, AskBroker):
-            self._others.ask(outcome, lambda answer: self._respond(outcome.settle(answer), command, peer))
+
+            def heard(answer: RemotingCommand) -> None:
+                self._respond(outcome.settle(answer), command, peer, was_suspended=was_suspended)
+
+            self._others.ask(outcome, heard)
             return None
         if isinstance(outcome, AskClients):
             return self._answered_by_clients(outcome)
@@ -563,13 +583,15 @@ class RunningBroker:
 
     def _run_again(self, again: RunAgain, peer: Peer) -> None:
         if peer.is_full:
-            peer.respond(again.command, make_response(again.command, ResponseCode.SYSTEM_BUSY, OVERLOADED))
+            busy = make_response(again.command, ResponseCode.SYSTEM_BUSY, OVERLOADED)
+            peer.respond(again.command, busy, was_suspended=True)
             return
-        self._respond(self.broker.answer_again(again.connection, again.command, self._clock()), again.command, peer)
+        outcome = self.broker.answer_again(again.connection, again.command, self._clock())
+        self._respond(outcome, again.command, peer, was_suspended=True)
 
-    def _respond(self, outcome: Outcome, command: RemotingCommand, peer: Peer) -> None:
-        if (response := self._settled(outcome, command, peer)) is not None:
-            peer.respond(command, response)
+    def _respond(self, outcome: Outcome, command: RemotingCommand, peer: Peer, *, was_suspended: bool = False) -> None:
+        if (response := self._settled(outcome, command, peer, was_suspended=was_suspended)) is not None:
+            peer.respond(command, response, was_suspended=was_suspended)
 
     # Events, on the loop.
 
@@ -596,7 +618,8 @@ class RunningBroker:
 
     def _submit_again(self, again: RunAgain, peer: Peer) -> None:
         def refuse(remark: str) -> bool:
-            peer.respond(again.command, make_response(again.command, ResponseCode.SYSTEM_BUSY, remark))
+            busy = make_response(again.command, ResponseCode.SYSTEM_BUSY, remark)
+            peer.respond(again.command, busy, was_suspended=True)
             return True  # the client pulls again, as after any pull
 
         pool = self._pools[REQUEST_TABLE[again.command.code].pool]

@@ -192,7 +192,7 @@ class MetricsSettings:
     in_delta: bool = setting("metricsInDelta", False, "boolean")
     """Only adds the label aggregation=delta, as Java does with PROM: what is served are sums since the start."""
     series_most: int = setting("metricsOtelCardinalityLimit", 50_000, "int")
-    """Limit of a counter's series; what comes with further labels is not counted."""
+    """Limit of the series of one counter. Values for further series are dropped."""
 
     def __post_init__(self) -> None:
         kind = self.exporter_type.strip()
@@ -211,7 +211,7 @@ class MetricsSettings:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Those of metricsLabel. Raises ConfigurationError. Departure: Java leaves out what is none."""
+        """Those of metricsLabel. Raises ConfigurationError. Departure: Java ignores a pair that is no label."""
         pairs = [part.partition(":") for part in self.label.split(",") if part.strip()]
         for name, colon, value in pairs:
             rule = "labels are name:value,name:value, and a name has letters, digits and _"
@@ -474,7 +474,7 @@ def _check_member(found: Configuration, file: str | None) -> None:
         ),
         (  # Java starts, and its slaves copy nothing without a word
             "namesrvAddr",
-            not found.process.addresses,
+            len(ids) > 1 and not found.process.addresses,
             "it is missing: a slave of a DLedger group finds by its name servers the leader whose topics, groups and offsets it copies",
         ),
         (

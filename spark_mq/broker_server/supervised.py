@@ -22,6 +22,8 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
+from spark_mq.broker_server.metrics_page import MetricsPage
+from spark_mq.broker_server.opening import check_lock
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
 from storage.errors import StorageError
@@ -60,12 +62,13 @@ class Rests:
 class SupervisedBroker:
     """One broker without a controller, from `start` to `close`, on the event loop that it was started on."""
 
-    def __init__(self, configuration: Configuration, running: RunningBroker) -> None:
+    def __init__(self, configuration: Configuration, running: RunningBroker, page: MetricsPage | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._configuration = configuration
         self._root = configuration.process.store_path_root_dir
         self.running: RunningBroker | None = running
         """None = its store is away."""
+        self._page = page
         self._place = running.place
         self.name, self.address = configuration.broker_name, configuration.address
         self._closing = asyncio.Event()
@@ -75,14 +78,25 @@ class SupervisedBroker:
     @classmethod
     async def start(cls, configuration: Configuration) -> SupervisedBroker:
         """A broker that takes requests. Raises what `RunningBroker.start` does: a store that cannot be opened now is an operator's."""
-        return cls(configuration, await RunningBroker.start(configuration))
+        await asyncio.to_thread(check_lock, configuration)
+        page = await asyncio.to_thread(MetricsPage.of, configuration)
+        try:
+            return cls(configuration, await RunningBroker.start(configuration, page=page), page)
+        except BaseException:
+            if page is not None:
+                await asyncio.to_thread(page.close)
+            raise
 
     async def close(self) -> None:
         """Closes what runs, and opens nothing any more."""
         self._closing.set()
-        await self._task
-        if self.running is not None:
-            await self.running.close()
+        try:
+            await self._task
+            if self.running is not None:
+                await self.running.close()
+        finally:
+            if self._page is not None:
+                await asyncio.to_thread(self._page.close)
 
     async def _supervise(self) -> None:
         while not await self._closes_within(_LOOK_SECONDS):
@@ -111,7 +125,7 @@ class SupervisedBroker:
                     await asyncio.to_thread(self._place.check)  # also trying writes
                     await asyncio.to_thread(_try_disk, failed)
                     await self._let_go(failed)
-                self.running = await RunningBroker.start(self._configuration, place=self._place)
+                self.running = await RunningBroker.start(self._configuration, place=self._place, page=self._page)
             except Exception as error:  # whatever it is, it is tried again
                 if str(error) != trouble:
                     trouble = str(error)

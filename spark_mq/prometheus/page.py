@@ -129,17 +129,26 @@ def _shown(
     outer = {**common, **dict(metric.fixed)}
     outer = {name: value for name, value in outer.items() if name not in metric.labels}
     names = (*outer, *metric.labels)
-    values = tuple(outer.values())
+    values = tuple(map(_encodable, outer.values()))
     if metric.kind is Kind.HISTOGRAM:
         shown = HistogramMetricFamily(metric.name, metric.help, labels=names)
         bounds = [*map(str, metric.bounds), "+Inf"]  # as Apache's brokers write them, or queries would not add them up
         for labels, value in series:
             assert isinstance(value, Distribution)
-            shown.add_metric((*values, *labels), list(zip(bounds, value.cumulative, strict=True)), value.sum)
+            shown_labels = (*values, *map(_encodable, labels))
+            shown.add_metric(shown_labels, list(zip(bounds, value.cumulative, strict=True)), value.sum)
         return shown
     made = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
     plain = made(metric.name, metric.help, labels=names)
     for labels, value in series:
         assert not isinstance(value, Distribution)
-        plain.add_metric((*values, *labels), value)
+        plain.add_metric((*values, *map(_encodable, labels)), value)
     return plain
+
+
+def _encodable(text: str) -> str:
+    r"""The text as UTF-8 can hold it: a surrogate without its pair, which any client can send, is shown as \udXXX.
+
+    Departure: Java shows all of them as "?", so that series of different names may be alike.
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

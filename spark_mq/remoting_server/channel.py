@@ -80,7 +80,7 @@ _BURST_BYTES = 16 << 20
 
 Answered = Callable[[int, int, str, float, int, bool], None]
 """Notes requests that were answered: code, the answer's code, what became of it, seconds since the request came, number of requests,
-and whether the answer was made later (`Peer.respond`). On the loop's thread, but for runs.
+and whether the request was suspended (`Peer.respond`). Called on the loop's thread; for runs, on a pool's thread.
 """
 _ONEWAY, _SUCCESS, _NOT_WRITTEN = "oneway", "success", "write_channel_failed"
 """Java: RemotingMetricsConstant."""
@@ -194,8 +194,10 @@ class Channel(asyncio.BufferedProtocol):
         if not self._read or data:
             for event in self._connection.feed(data, _SHARE):
                 if isinstance(event, Request):
+                    self._note_arrival(event.command.opaque)
                     self._read.append(event.command)
                 elif isinstance(event, RequestRun):
+                    self._note_arrival(event.opaques[0])
                     self._read.append(event)
                 elif isinstance(event, Answer):
                     if not event.waiter.done():
@@ -256,14 +258,12 @@ class Channel(asyncio.BufferedProtocol):
         peer = self.peer
         peer.language, peer.version = command.language, command.version
         processor = self._processors.find(command.code)
-        if self._shared.on_answered is not None:
-            self._note_arrival(command.opaque)
         if processor is None:
-            self.respond(command, not_supported(command), is_late=False)
+            self.respond(command, not_supported(command))
             return True
         is_heard = self._is_heard(command)
         if is_heard and self._shared.is_going_away and command.version > ProtocolVersion.V5_3_1:
-            self.respond(command, make_response(command, ResponseCode.GO_AWAY, GOING_AWAY), is_late=False)
+            self.respond(command, make_response(command, ResponseCode.GO_AWAY, GOING_AWAY))
         elif is_heard and processor.rejects():
             self._refuse(command, REJECTED)
         elif not self._submit(command, processor):
@@ -279,11 +279,10 @@ class Channel(asyncio.BufferedProtocol):
         # A larger run would never be taken.
         is_plain = is_plain and run.size_bytes <= self._shared.settings.requests_bytes_most
         if processor is None or not is_plain or not peer.is_open or self._shared.is_going_away:
+            self._note_singly(run)
             self._read.extendleft(reversed(run.commands()))
             return
         peer.language, peer.version = run.like.language, run.like.version
-        if self._shared.on_answered is not None:
-            self._note_arrival(run.opaques[0])
         if not self._submit(run, processor):
             refused = RunAnswers(make_response(run.like, ResponseCode.SYSTEM_BUSY, OVERLOADED), {})
             self._note_run(run, refused)
@@ -334,8 +333,7 @@ class Channel(asyncio.BufferedProtocol):
         if pending is not None:
             processor.pool.afterwards(partial(self._settle_later, run, processor.pool, size, pending))
             return
-        if self._shared.on_answered is not None:
-            self._came_at.update(dict.fromkeys(run.opaques, self._came_at.get(run.opaques[0], self._loop.time())))
+        self._note_singly(run)
         share = size // len(run.opaques)
         for number, command in enumerate(commands):
             self._answer(command, processor, share if number else size - share * (len(run.opaques) - 1))
@@ -391,7 +389,7 @@ class Channel(asyncio.BufferedProtocol):
         return True
 
     def _refuse(self, command: RemotingCommand, remark: str) -> None:
-        self.respond(command, make_response(command, ResponseCode.SYSTEM_BUSY, remark), is_late=False)
+        self.respond(command, make_response(command, ResponseCode.SYSTEM_BUSY, remark))
 
     def _done(
         self, request: RemotingCommand | RequestRun, response: RemotingCommand | RunAnswers | None, size: int
@@ -424,7 +422,9 @@ class Channel(asyncio.BufferedProtocol):
             if self.peer.is_open:
                 self._write((answer,))
         elif answer is not None:
-            self.respond(_like(request), answer, is_late=False)
+            self.respond(_like(request), answer)
+        elif _like(request).is_oneway:  # it is done; another one without an answer may get it later
+            self._came_at.pop(_like(request).opaque, None)
         self.go_on()
 
     # What comes while sends are under way to the log is read when they stand there: many at once cost less than each by itself.
@@ -460,10 +460,10 @@ class Channel(asyncio.BufferedProtocol):
 
     # What is said to the peer.
 
-    def respond(self, request: RemotingCommand, response: RemotingCommand, *, is_late: bool = True) -> None:
+    def respond(self, request: RemotingCommand, response: RemotingCommand, *, was_suspended: bool = False) -> None:
         """An answer; nothing for a one-way request. One that fits no frame becomes SYSTEM_ERROR."""
         if self._shared.on_answered is not None:
-            self._note_answer(request, response.code, is_late=is_late)
+            self._note_answer(request, response.code, was_suspended=was_suspended)
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._shared.unsupported.note(request, self.peer.address, response.remark)
         if request.is_oneway or not self.peer.is_open:
@@ -478,7 +478,15 @@ class Channel(asyncio.BufferedProtocol):
             pieces = self._connection.send_response(refusal)
         self._write(pieces)
 
+    def _note_singly(self, run: RequestRun) -> None:
+        """Each of a run is answered by itself."""
+        if self._shared.on_answered is not None:
+            self._came_at.update(dict.fromkeys(run.opaques, self._came_at.get(run.opaques[0], self._loop.time())))
+
     def _note_arrival(self, opaque: int) -> None:
+        """The request was read; its latency counts from here on. Java: RemotingCommand.processTimer."""
+        if self._shared.on_answered is None:
+            return
         if len(self._came_at) >= _COME_MOST:  # some are never answered
             with suppress(RuntimeError):  # a pool's thread has changed it meanwhile
                 self._came_at.pop(next(iter(self._came_at)), None)
@@ -491,12 +499,12 @@ class Channel(asyncio.BufferedProtocol):
             seconds = self._loop.time() - came_at
             self._shared.on_answered(run.like.code, answers.answer.code, result, seconds, len(run.opaques), False)
 
-    def _note_answer(self, request: RemotingCommand, code: int, *, is_late: bool) -> None:
+    def _note_answer(self, request: RemotingCommand, code: int, *, was_suspended: bool) -> None:
         came_at = self._came_at.pop(request.opaque, None)
         if came_at is None or self._shared.on_answered is None:
             return
         result = _ONEWAY if request.is_oneway else _SUCCESS if self.peer.is_open else _NOT_WRITTEN
-        self._shared.on_answered(request.code, code, result, self._loop.time() - came_at, 1, is_late)
+        self._shared.on_answered(request.code, code, result, self._loop.time() - came_at, 1, was_suspended)
 
     def request(self, command: RemotingCommand, timeout_ms: int, waiter: Future[RemotingCommand]) -> None:
         """Asks the peer; the waiter gets the answer, TimeoutError, ConnectionClosedError or FrameIllegalError."""

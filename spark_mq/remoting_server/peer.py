@@ -59,7 +59,7 @@ class Line(Protocol):
     unwritten: Unwritten
     """Unwritten bytes."""
 
-    def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
+    def respond(self, request: RemotingCommand, response: RemotingCommand, *, was_suspended: bool = False) -> None:
         """Writes an answer."""
 
     def request(self, command: RemotingCommand, timeout_ms: int, waiter: Future[RemotingCommand]) -> None:
@@ -127,15 +127,18 @@ class Peer:
         """Whether so many bytes wait for the peer to read that no more may be sent."""
         return self._line.unwritten.is_too_much
 
-    def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Answers a request of it; a one-way request, or one of a peer that has gone, is not answered."""
+    def respond(self, request: RemotingCommand, response: RemotingCommand, *, was_suspended: bool = False) -> None:
+        """Answers a request of it; a one-way request, or one of a peer that has gone, is not answered.
+
+        `was_suspended`: a pull that has waited for messages, for figures. Java: RemotingCommand.isSuspended.
+        """
         if not request.is_oneway and self.is_open:
             line, size = self._line, len(response.body)
             line.unwritten.change(size)
 
             def respond() -> None:
                 line.unwritten.change(-size)
-                line.respond(request, response)
+                line.respond(request, response, was_suspended=was_suspended)
 
             self._on_loop(respond)
 

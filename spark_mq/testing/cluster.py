@@ -117,14 +117,20 @@ class ClusterBroker:
             self._node = None
 
     def stop(self) -> None:
-        """A clean end, as by SIGTERM. One that does not run stays as it is."""
+        """A clean end, as by SIGTERM. One that was stopped or killed stays as it is.
+
+        Raises ClusterError for a process that has ended by itself.
+        """
         node, self._node = self._node, None
         if node is not None:
             node.stop()
 
     def restart(self) -> None:
         """Start it on its store and its port, after a clean end if it runs. It is registered when this returns."""
-        self.stop()
+        if self.is_running:
+            self.stop()
+        else:
+            self.kill()  # what is left of a process that has ended by itself
         self._cluster._start(self)
 
     def _catch_up(self, offset_ms: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -26,6 +27,8 @@ from spark_mq.remoting_server.server import ListenError
 from storage.epoch_times import current_time_ms
 
 _START_S, _CLOSE_S = 60.0, 60.0
+_ANSWER_S = 120.0
+"""How long a broker's process may take for its start, or for what is due when its clock has moved."""
 _ROOT = Path(__file__).resolve().parents[2]
 _CHILD = "spark_mq.testing.child"
 _T = TypeVar("_T")
@@ -185,8 +188,9 @@ class BrokerInProcess:
         self._asked({"offset_ms": offset_ms})
 
     def stop(self) -> None:
-        self._pipes()[0].close()  # tells it to close
         try:
+            with suppress(BrokenPipeError):  # it has ended by itself, and a request is left in the pipe
+                self._pipes()[0].close()  # tells it to close
             self._process.wait(_CLOSE_S)
         finally:
             self.kill()
@@ -211,6 +215,11 @@ class BrokerInProcess:
         try:
             stdin.write(json.dumps(line) + "\n")
             stdin.flush()
+            if not select.select([stdout], [], [], _ANSWER_S)[0]:
+                self.kill()
+                raise ClusterError(
+                    f"the broker's process has not answered for {_ANSWER_S:g} s: it is killed\n{self._written()}"
+                )
             answer = stdout.readline()
         except BrokenPipeError:
             answer = ""
@@ -221,8 +230,10 @@ class BrokerInProcess:
         return found
 
     def _failure(self) -> ClusterError:
-        written = self._output.read_text("utf-8", "replace").strip()
-        return ClusterError(f"the broker's process ended with {self._process.returncode}:\n{written[-4_000:]}")
+        return ClusterError(f"the broker's process ended with {self._process.returncode}:\n{self._written()}")
+
+    def _written(self) -> str:
+        return self._output.read_text("utf-8", "replace").strip()[-4_000:]
 
 
 def configuration_of(settings: Mapping[str, str]) -> Configuration:

@@ -108,7 +108,7 @@ class TimerReport:
     undeliverable: tuple[UndeliverableTimed, ...] = ()
     """The first REPORTED_ROWS of them."""
     due_within: tuple[int, ...] = ()
-    """For each of `TimerNotes.bounds_s`, how many of the pending are due before it, and not before the one before it."""
+    """For each bound of `TimerNotes.bounds_s`: number of pending messages that are due between the bound before it and this one."""
 
     @property
     def delivered_count(self) -> int:

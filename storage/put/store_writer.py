@@ -310,11 +310,10 @@ class StoreWriter:
             self.confirmed.end = found.end
         self.derived.publish()
 
-    def trim_log(self, minimum: int) -> bool:
-        """Delete the log's files before a place, if it is a group's; else the caller does. Returns whether it has."""
-        if self._group is not None:
-            self._group.trim(minimum)
-        return self._group is not None
+    def trim_log(self, minimum: int) -> None:
+        """Let the member delete its log's files before a place. For any thread: puts go on meanwhile. Raises as `GroupLog.trim`."""
+        assert self._group is not None, "others delete their files themselves"
+        self._group.trim(minimum)
 
     def mend(self, torn: Sequence[TornRow]) -> None:
         """Correct tags codes and keys of rows, in log order, that a broker may have dispatched while they were torn."""

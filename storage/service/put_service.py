@@ -219,6 +219,12 @@ class PutService:
         return None if self._pool is None else self._writer.held_bytes
 
     @property
+    def unsynced_bytes(self) -> int:
+        """Bytes of records in the log's files that are not synced; those in the pool do not count. Java: remainHowManyDataToFlush."""
+        writer = self._writer
+        return max(0, writer.log_end - writer.held_bytes - writer.synced_end)
+
+    @property
     def free_buffers(self) -> int:
         """How many log files' worth of the pool is free, as Java counts buffers; the greatest int without a pool.
 

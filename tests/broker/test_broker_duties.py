@@ -319,6 +319,23 @@ def test_a_full_disk_takes_no_messages_also_where_nothing_can_be_deleted(
         assert (answer.code, "disk is full" in (answer.remark or "")) == (14, True)
 
 
+def test_an_error_of_the_metrics_fails_no_delivery_and_no_store(tmp_path: Path) -> None:
+    def failing(topic: str, sizes_bytes: object) -> None:
+        raise ValueError(f"no figures of {topic}")
+
+    def deliver(store: MessageStore, now_ms: int) -> None:
+        store.put("Delivered", b"x", queue_id=0)
+
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        service = broker.parts.store.service
+        duties = Duties(service, broker, check_interval_ms=DAY_MS, clean_interval_ms=DAY_MS, clock=clock)
+        with pytest.raises(ValueError, match="no figures of Delivered"):
+            duties._deliver(deliver, failing)
+        assert service.failure is None
+        assert broker.parts.store.served.maximum("Delivered", 0) == 1
+
+
 def test_delivered_messages_count_with_their_parts_of_the_time_also_if_the_turn_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_run_counts_as_its_sends_one_by_one() -> None:
         ("B", "delay", b"UNIQ_KEY\x01k4\x02__STARTDELIVERTIME\x015\x02", 600_000),
         ("B", "normal", b"X__SHARDINGKEY\x01s\x02UNIQ_KEY\x01__SHARDINGKEY\x02", 70),
         ("rmq_sys_x", "normal", b"UNIQ_KEY\x01k6\x02", 80),
+        ("%DLQ%G", "normal", b"UNIQ_KEY\x01k7\x02", 90),
     ]
     run, single = BrokerMetrics(), BrokerMetrics()
     topics, _, properties, sizes = zip(*sends, strict=True)
@@ -116,12 +117,12 @@ def test_a_delivery_leaves_the_schedule_and_comes_to_its_topic() -> None:
     assert page.value("rocketmq_message_size_count", topic="A") == 2
 
 
-def test_a_pull_that_has_waited_is_told_apart_from_another_late_answer() -> None:
+def test_a_pull_that_was_suspended_is_told_apart_from_another_late_answer() -> None:
     metrics = BrokerMetrics()
-    metrics.answered(RequestCode.PULL_MESSAGE, 0, "success", 15_000.7, 1, has_waited=True)
-    metrics.answered(RequestCode.PULL_MESSAGE, 0, "success", 0.4, 1, has_waited=False)
-    metrics.answered(RequestCode.QUERY_CONSUMER_OFFSET, 0, "success", 1, 1, has_waited=True)
-    metrics.answered(RequestCode.SEND_MESSAGE_V2, 0, "success", 2, 40, has_waited=False)
+    metrics.answered(RequestCode.PULL_MESSAGE, 0, "success", 15_000.7, 1, was_suspended=True)
+    metrics.answered(RequestCode.PULL_MESSAGE, 0, "success", 0.4, 1, was_suspended=False)
+    metrics.answered(RequestCode.QUERY_CONSUMER_OFFSET, 0, "success", 1, 1, was_suspended=True)
+    metrics.answered(RequestCode.SEND_MESSAGE_V2, 0, "success", 2, 40, was_suspended=False)
     page = shown(metrics)
     name = "rocketmq_rpc_latency_milliseconds_count"
     assert page.value(name, request_code="pull_message", is_long_polling="true") == 1

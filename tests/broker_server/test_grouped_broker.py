@@ -358,6 +358,16 @@ def test_settings_that_make_no_member_are_refused(line: str, key: str, text: str
     assert error.value.key == key
 
 
+@pytest.mark.slow
+def test_a_group_of_one_needs_no_name_server(tmp_path: Path) -> None:
+    """It has no slave that must find its leader. Java starts, too."""
+    peers = f"dLegerGroup=g\ndLegerPeers=n0-127.0.0.1:{free_ports()}\ndLegerSelfId=n0\nbrokerIP1=127.0.0.1\n"
+    own = f"storePathRootDir={tmp_path}\nlistenPort={free_ports()}\nmappedFileSizeCommitLog={FILE_BYTES}\n"
+    configuration = read_configuration(f"{own}enableDLegerCommitLog=true\n{peers}".encode(), None, {})
+    with on_own_loop(lambda: GroupedBroker.start(configuration), "n0") as (broker, _):
+        wait_until(lambda: broker.is_master, "it is master", 40)
+
+
 class _Ends:
     """Files of entries that are 100 bytes long."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from jobs.verify_store import verify_store
+from spark_mq.broker.broker import Broker
+from spark_mq.broker_server.duties import Duties
 from storage.delay.schedule import deliver_due
 from storage.epoch_times import current_time_ms
 from storage.errors import MessageIllegalError, StoreNotWritableError
@@ -17,11 +21,14 @@ from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.dledger import ENTRY_HEAD_SIZE
 from storage.put_status import PutStatus
 from storage.recovery.verify import Finding, Kind
+from storage.retention import Occasion, plan_expiry
 from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 from storage.store import MessageStore
 from tests.support.group_logs import FILE_BYTES, FakeGroupLog, member_store, record_at, served
 from tests.support.served import bodies_of
+
+_DAY_MS = 86_400_000
 
 
 def message(body: bytes) -> InnerMessage:
@@ -245,3 +252,55 @@ def all_bodies(store: MessageStore) -> list[bytes]:
         assert answer.next_begin_offset > offset
         offset = answer.next_begin_offset
     return found
+
+
+class _ExpiringLog(FakeGroupLog):
+    """Its member is busy at first. Then it deletes files, while a put comes that must not wait for that."""
+
+    is_busy = True
+    put: Callable[[], object] = staticmethod(lambda: None)
+
+    def trim(self, minimum: int) -> None:
+        if self.is_busy:
+            raise StoreNotWritableError(str(self.root), "the member has had no time")
+        self.put()
+        super().trim(minimum)
+
+
+def test_a_member_deletes_files_of_its_log_while_puts_go_on_and_nothing_is_said_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A plan that a busy member has not followed was logged each turn as if it were."""
+    caplog.set_level(logging.INFO)
+    log = _ExpiringLog(tmp_path / "n0")
+    monkeypatch.setattr(
+        "spark_mq.broker_server.duties.plan_run",
+        lambda store, files, at_ms, config, **_: plan_expiry(
+            store, files, config, Occasion(("of a test",), whatever_age=True), now_ms=at_ms
+        ),
+    )
+    with served(log) as service, Broker(service) as broker:
+        for _ in range(60):
+            service.put_inner([message(b"x" * 100)])
+        before = len(list((tmp_path / "n0" / "dledger-n0" / "data").iterdir()))
+        duties = Duties(service, broker, check_interval_ms=_DAY_MS, clean_interval_ms=_DAY_MS)
+        with pytest.raises(StoreNotWritableError, match="no time"):
+            duties._expire()
+        assert not [record for record in caplog.records if "delet" in record.getMessage()]
+        log.is_busy = False
+        duties._expire()
+        assert not [record for record in caplog.records if "delet" in record.getMessage()], "nothing is durable yet"
+        log.files.sync()
+        with ThreadPoolExecutor(1) as pool:
+            log.put = lambda: pool.submit(service.put_inner, [message(b"meanwhile")]).result(10)
+            duties._expire()
+        assert len(list((tmp_path / "n0" / "dledger-n0" / "data").iterdir())) < before
+        said = [
+            record.getMessage() for record in caplog.records if "files of the log are deleted" in record.getMessage()
+        ]
+        assert len(said) == 1
+        store = service.store
+        assert said[0].endswith(f"because of a test; it begins at {store.log.minimum} now")
+        assert store.log.minimum > 0
+        last = store.get("T", 0, store.max_offset("T", 0) - 1).messages
+        assert [each.body for each in last] == [b"meanwhile"]

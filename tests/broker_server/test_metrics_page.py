@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from spark_mq.broker_server.controlled import ControlledBroker
+from spark_mq.broker_server.grouped import GroupedBroker
+from spark_mq.broker_server.metrics_page import MetricsPage
 from spark_mq.broker_server.server import RunningBroker
-from spark_mq.broker_server.settings import MetricsSettings, read_configuration
+from spark_mq.broker_server.settings import Configuration, MetricsSettings, read_configuration
+from spark_mq.broker_server.supervised import SupervisedBroker
 from spark_mq.client.message import Message, MessageExt
 from spark_mq.client.producer import Producer
 from spark_mq.client.pull_consumer import PullConsumer
@@ -24,6 +33,17 @@ from tests.support.metric_pages import MetricPage
 from tests.support.own_servers import our_name_server
 
 SETTINGS = "metricsExporterType=PROM\nmetricsPromExporterHost=127.0.0.1\nmetricsPromExporterPort=0\n"
+GROUP = "enableDLegerCommitLog=true\ndLegerGroup=g\ndLegerPeers=n0-127.0.0.1:{port};n1-127.0.0.1:2\ndLegerSelfId=n0\n"
+KINDS: dict[str, tuple[Any, str]] = {
+    "alone": (SupervisedBroker, ""),
+    "under a controller": (ControlledBroker, "enableControllerMode=true\ncontrollerAddr=127.0.0.1:9\n"),
+    "in a DLedger group": (GroupedBroker, GROUP + "namesrvAddr=127.0.0.1:9\n"),
+}
+
+
+def configured(root: Path, lines: str) -> Configuration:
+    text = f"brokerName=b\nlistenPort={free_ports()}\nbrokerIP1=127.0.0.1\nstorePathRootDir={root}\n{lines}"
+    return read_configuration(text.format(port=free_ports()).encode(), None, {})
 
 
 def test_a_broker_shows_what_it_took_and_gave_and_who_is_behind(tmp_path: Path) -> None:
@@ -156,6 +176,99 @@ def test_a_port_that_is_taken_ends_the_start_and_leaves_the_store_free(tmp_path:
         pass
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_that_cannot_be_served_ends_the_start_of_each_kind_of_broker(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java: BrokerMetricsManager.init at the construction of a BrokerController. Later it would keep a leader from being master."""
+    broker, lines = KINDS[kind]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = SETTINGS.replace("Port=0", f"Port={other.getsockname()[1]}")
+        configuration = configured(tmp_path / "store", lines + taken)
+        with (
+            pytest.raises(ListenError, match=r"in use \(metricsPromExporterPort\)"),
+            on_own_loop(lambda: broker.start(configuration), "broker"),
+        ):
+            raise AssertionError("it runs")
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
+    with (
+        pytest.raises(ConfigurationError, match=r"pip install 'spark_mq\[metrics\]'"),
+        on_own_loop(lambda: broker.start(configuration), "broker"),
+    ):
+        raise AssertionError("it runs")
+    monkeypatch.undo()
+    with on_own_loop(lambda: broker.start(configuration), "broker"):
+        pass
+
+
+def test_a_page_stays_where_it_is_and_its_counters_go_on_while_the_broker_is_opened_again(tmp_path: Path) -> None:
+    with our_name_server(tmp_path) as names:
+        configuration = configured(tmp_path / "store", f"namesrvAddr={names.address}\n{SETTINGS}")
+        page = MetricsPage(configuration)
+        address = "{}:{}".format(*page.address)
+        try:
+            for count in (1, 2):
+                start = partial(RunningBroker.start, configuration, page=page)
+                with (
+                    on_own_loop(start, "broker") as (broker, _),
+                    Producer(ClientSettings((names.address,)), "P") as producer,
+                ):
+                    assert broker.metrics_address == page.address
+                    producer.send(Message("Topic", b"x"))
+                    shown = MetricPage.at(address)
+                    assert shown.value("rocketmq_messages_in_total", topic="Topic") == count
+                    assert shown.value("rocketmq_broker_permission") == 6
+                between = MetricPage.at(address)
+                assert between.value("rocketmq_messages_in_total", topic="Topic") == count
+                assert between.value("rocketmq_broker_permission") is None, "no broker is behind the page"
+        finally:
+            page.close()
+    with pytest.raises(OSError, match="refused"):
+        MetricPage.at(address)
+
+
+class _Slow:
+    """Gauges whose look ends when it may."""
+
+    def __init__(self) -> None:
+        self.may_end, self.looks, self.has_ended = threading.Event(), 0, False
+
+    def families(self, now_ms: int) -> list[Any]:
+        self.looks += 1
+        assert self.may_end.wait(30)
+        return []
+
+    def end(self) -> None:
+        self.has_ended = True
+
+
+def test_reads_that_come_during_a_look_share_the_next_one_and_a_broker_that_closes_waits_for_its_end(
+    tmp_path: Path,
+) -> None:
+    page, slow = MetricsPage(configured(tmp_path / "store", SETTINGS)), _Slow()
+    try:
+        page.show(SimpleNamespace(gauges=lambda metrics: slow), lambda: 0)  # type: ignore[arg-type]
+        with ThreadPoolExecutor(9) as pool:
+            first = pool.submit(page.families)
+            wait_until(lambda: slow.looks == 1, "it looks")
+            others = [pool.submit(page.families) for _ in range(7)]
+            wait_until(lambda: page._requested == 8, "they wait")
+            slow.may_end.set()
+            for each in (first, *others):
+                each.result(30)
+            assert slow.looks == 2
+            slow.may_end.clear()
+            pool.submit(page.families)
+            wait_until(lambda: slow.looks == 3, "it looks")
+            hidden = pool.submit(page.hide)
+            wait_until(lambda: slow.has_ended, "the look is told to end")
+            assert not hidden.done()
+            slow.may_end.set()
+            hidden.result(30)
+    finally:
+        page.close()
+
+
 @pytest.mark.parametrize(
     ("line", "rule"),
     [
@@ -182,14 +295,3 @@ def test_javas_names_and_numbers_of_exporters_are_taken(text: str, is_on: bool) 
 
 def test_the_defaults_are_javas() -> None:
     assert MetricsSettings() == MetricsSettings("DISABLE", "", 5_557, "", False, 50_000)
-
-
-def test_without_prometheus_client_the_setting_says_how_to_install_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
-    with (
-        pytest.raises(ConfigurationError, match=r"pip install 'spark_mq\[metrics\]'"),
-        running(tmp_path / "store", free_ports(), "", SETTINGS),
-    ):
-        raise AssertionError("it runs")

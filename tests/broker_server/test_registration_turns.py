@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,28 +19,20 @@ from spark_mq.testing.ports import free_ports
 from tests.broker.peers import BrokerPeers, FakeClock
 from tests.broker.test_broker_duties import running, sent
 from tests.broker_server.test_running_broker import running as broker_running
+from tests.support.java_broker import wait_until
 from tests.support.planned_server import Peer, planned_server
 
-NAME_SERVER = "127.0.0.1:1"
 _LONG_MS = 60_000
-
-
-class Answered(Registration):
-    """Its name server calls T an ordered topic."""
-
-    turns = 0
-
-    def _ask(self, commands: Mapping[str, RemotingCommand], timeout_ms: int) -> dict[str, RemotingCommand]:
-        self.turns += 1
-        body = write_body(KvTable(table={"T": "b:1"}))
-        return {address: make_response(command, 0, None, {}, body) for address, command in commands.items()}
 
 
 def test_a_topic_that_is_deleted_when_a_name_server_calls_it_ordered_ends_no_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def think(peer: Peer, command: RemotingCommand) -> None:
+        peer.send(make_response(command, 0, None, {}, write_body(KvTable(table={"T": "b:1"}))))
+
     clock, change_topic = FakeClock(), BrokerStore.change_topic
-    with running(tmp_path / "store", clock) as broker:
+    with planned_server(think) as names, running(tmp_path / "store", clock) as broker:
         peers = BrokerPeers(broker, clock)
         peers.ask("p", 310, *sent("T"))
 
@@ -49,12 +41,12 @@ def test_a_topic_that_is_deleted_when_a_name_server_calls_it_ordered_ends_no_reg
             change_topic(parts, name, order=order)
 
         monkeypatch.setattr(BrokerStore, "change_topic", deleted_before)
-        registration = Answered(broker.parts, ClientSettings((NAME_SERVER,)), ProcessSettings())
+        registration = Registration(broker.parts, ClientSettings((names.address,)), ProcessSettings())
         registration.start()
         try:
-            registration.soon()
-            assert peers.until(lambda: registration.turns > 1, 5)
             assert "T" not in broker.parts.store.topics
+            registration.soon()
+            names.until(RequestCode.REGISTER_BROKER, 2)
         finally:
             registration.close()
 
@@ -83,18 +75,92 @@ def test_a_change_of_topics_is_answered_when_each_name_server_has_it(tmp_path: P
         assert len(known) == count, "nothing has changed"
 
 
-def test_a_name_server_that_hangs_holds_up_no_answer(tmp_path: Path) -> None:
-    def think(peer: Peer, command: RemotingCommand) -> None:
-        if hangs and command.code == RequestCode.REGISTER_BROKER:
-            hung.append(command.code)
-        else:
-            peer.send(make_response(command, 0))
+class _Names:
+    """A name server that keeps silent of registrations for as long as it hangs; then it answers those that have waited."""
 
-    hangs, hung = False, list[int]()
-    with planned_server(think) as names:
-        settings = f"registerBrokerTimeoutMills={_LONG_MS}\n"
-        with broker_running(tmp_path / "store", free_ports(), names.address, settings) as broker:
-            hangs = True
-            with Admin(ClientSettings((names.address,), request_timeout_ms=_LONG_MS // 2)) as admin:
-                admin.create_topic(NewTopic("One", 1, 1), address="{}:{}".format(*broker.address))
-            assert hung
+    def __init__(self) -> None:
+        self.hangs = False
+        self.known: set[str] = set()
+        self.unanswered: list[tuple[Peer, RemotingCommand]] = []
+
+    def think(self, peer: Peer, command: RemotingCommand) -> None:
+        if command.code != RequestCode.REGISTER_BROKER:
+            peer.send(make_response(command, 0))
+        elif self.hangs:
+            self.unanswered.append((peer, command))
+        else:
+            self._answer(peer, command)
+
+    def go_on(self) -> None:
+        self.hangs = False
+        for peer, command in self.unanswered:
+            self._answer(peer, command)
+
+    def _answer(self, peer: Peer, command: RemotingCommand) -> None:
+        self.known = set(read_body(RegisterBrokerBody, command.body).topic_config_table.topic_config_table)
+        peer.send(make_response(command, 0))
+
+
+def test_a_name_server_that_hangs_holds_up_no_other_one_and_one_answer_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is answered is known to the name server that answers, before the request to the silent one is over."""
+    waited: list[int] = []
+    wait = Registration.wait_for_topics
+
+    def wait_for_topics(registration: Registration, timeout_s: float) -> None:
+        wait(registration, timeout_s)
+        waited.append(sum(server.is_silent for server in registration._servers.values()))
+
+    monkeypatch.setattr(Registration, "wait_for_topics", wait_for_topics)
+    monkeypatch.setattr("spark_mq.broker_server.server._REGISTERED_WITHIN_S", 1.0)
+    healthy, silent = _Names(), _Names()
+    with planned_server(healthy.think) as one, planned_server(silent.think) as two:
+        addresses, settings = f"{one.address};{two.address}", f"registerBrokerTimeoutMills={_LONG_MS}\n"
+        with (
+            broker_running(tmp_path / "store", free_ports(), addresses, settings) as broker,
+            Admin(ClientSettings((one.address,), request_timeout_ms=_LONG_MS // 2)) as admin,
+        ):
+            address = "{}:{}".format(*broker.address)
+            silent.hangs = True
+            monkeypatch.setattr("spark_mq.broker_server.server._REGISTERED_WITHIN_S", 1.0)
+            admin.create_topic(NewTopic("First", 1, 1), address=address)
+            assert "First" in healthy.known
+            monkeypatch.setattr("spark_mq.broker_server.server._REGISTERED_WITHIN_S", float(_LONG_MS))  # else it fails
+            for topic in ("Second", "Third"):
+                admin.create_topic(NewTopic(topic, 1, 1), address=address)
+                assert topic in healthy.known
+            assert len(silent.unanswered) == 1, "one request at a time"
+            silent.go_on()
+            wait_until(lambda: {"First", "Second", "Third"} <= silent.known, "it hears of all at once")
+            admin.create_topic(NewTopic("Fourth", 1, 1), address=address)
+            assert "Fourth" in healthy.known & silent.known
+    assert waited == [1, 1, 1, 0]
+
+
+def test_a_name_server_that_refuses_connections_is_tried_for_each_change(tmp_path: Path) -> None:
+    healthy = _Names()
+    with planned_server(healthy.think) as one:
+        addresses = f"{one.address};127.0.0.1:{free_ports()}"
+        with (
+            broker_running(tmp_path / "store", free_ports(), addresses) as broker,
+            Admin(ClientSettings((one.address,))) as admin,
+        ):
+            assert len(broker.unknown_to) == 1
+            for topic in ("One", "Two"):
+                admin.create_topic(NewTopic(topic, 1, 1), address="{}:{}".format(*broker.address))
+                assert topic in healthy.known
+
+
+def test_a_farewell_comes_behind_a_registration_that_is_under_way(tmp_path: Path) -> None:
+    """A name server that took the registration last would send clients to a broker that has gone."""
+    names = _Names()
+    with planned_server(names.think) as server:
+        with broker_running(tmp_path / "store", free_ports(), server.address) as broker:
+            names.hangs = True
+            broker.tell_name_servers()
+            wait_until(lambda: bool(names.unanswered), "it registers anew")
+            threading.Timer(0.5, names.go_on).start()
+        codes = [command.code for command in server.commands]
+    assert codes[-1] == RequestCode.UNREGISTER_BROKER
+    assert not names.hangs, "the answer was waited for"

@@ -26,6 +26,7 @@ from spark_mq.broker_server import (
     state_copies,
 )
 from spark_mq.broker_server.masters import MasterPlace
+from spark_mq.broker_server.metrics_page import MetricsPage
 from spark_mq.broker_server.opening import ControllerMode, GroupRole, serve_slaves
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
@@ -150,9 +151,11 @@ class SimulatedBroker(RunningBroker):
         mode: ControllerMode | None = None,
         member: GroupRole | None = None,
         clock: Callable[[], int] = current_time_ms,
+        page: MetricsPage | None = None,
     ) -> None:
         assert mode is not None
         assert member is None
+        assert page is None
         node: Any = _acting()
         nothing = SimpleNamespace(close=lambda *_: None, start=lambda: None, on_table_copied=lambda name: None)
         parts = SimpleNamespace(store=SimpleNamespace(config=configuration.store))

@@ -103,6 +103,18 @@ def test_a_label_holds_any_text() -> None:
     assert len([line for line in text.splitlines() if line.startswith("t_sent_total{")]) == 1
 
 
+def test_a_label_that_utf_8_cannot_hold_spoils_no_page_and_stays_apart_from_others() -> None:
+    r"""Any client can put "\ud800" into a header or a body in JSON."""
+    counters = Counters()
+    for name in ("\ud800", "\udfff", "?", "a\U0001f600"):
+        counters.add(SENT, (name,))
+        counters.observe(SIZE, (name,), 1)
+    page = MetricPage.of(Page(counters.families, {"zone": "\udc00"}).text())
+    shown = {sample.labels["topic"] for sample in page.samples if sample.name == "t_sent_total"}
+    assert shown == {r"\\ud800", r"\\udfff", "?", "a\U0001f600"}, "backslashes are escaped on the page"
+    assert page.value("t_size_count", zone=r"\\udc00") == 4
+
+
 def test_the_page_is_served_and_what_it_shows_is_of_the_moment() -> None:
     counters = Counters()
     with Page(counters.families, scope="meter").serve("127.0.0.1", 0) as served:

@@ -239,6 +239,34 @@ def test_a_broker_whose_process_ends_by_itself_is_an_error_at_the_end() -> None:
         cluster.close()
 
 
+@pytest.mark.slow
+def test_a_broker_whose_process_has_ended_by_itself_is_restarted_and_one_that_hangs_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Cluster(processes=True) as cluster:
+        cluster.create_topic("orders", queues=1)
+        cluster.send("orders", b"before")
+        node = cluster.brokers[0]._node
+        assert isinstance(node, BrokerInProcess)
+        os.kill(node.pid, 9)
+        wait_until(lambda: not cluster.brokers[0].is_running, "it is gone")
+        with pytest.raises(ClusterError, match="ended with -9"):
+            cluster.advance(1_000)
+        with pytest.raises(ClusterError, match="ended with -9"):
+            node.stop()
+        cluster.restart()
+        cluster.send("orders", b"after")
+        assert bodies(cluster, "orders", 2) == [b"before", b"after"]
+        node = cluster.brokers[0]._node
+        assert isinstance(node, BrokerInProcess)
+        os.kill(node.pid, 19)  # SIGSTOP
+        monkeypatch.setattr("spark_mq.testing.servers._ANSWER_S", 0.5)
+        with pytest.raises(ClusterError, match=r"not answered for 0\.5 s: it is killed"):
+            cluster.advance(1_000)
+        monkeypatch.undo()
+        cluster.restart()
+
+
 def test_wrong_arguments_are_refused_by_name() -> None:
     with pytest.raises(ClusterError, match="at least 1 broker"):
         Cluster(brokers=0)

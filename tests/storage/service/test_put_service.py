@@ -413,6 +413,21 @@ def test_with_a_pool_a_message_is_acknowledged_in_memory_and_read_when_it_is_wri
     assert store.read() == store.read_beside() == {"a", "b", "c"}
 
 
+def test_what_waits_in_the_pool_is_not_among_the_bytes_that_a_sync_lacks(make: Callable[..., Served]) -> None:
+    """MappedFileQueue.remainHowManyDataToCommit, remainHowManyDataToFlush: their sum is flushBehindBytes."""
+    store = make(POOL, starts_duties=False)
+    store.put("a")
+    size = store.service.log_end
+    assert (store.service.held_bytes, store.service.unsynced_bytes) == (size, 0)
+    store.service.pool_turn()
+    assert (store.service.held_bytes, store.service.unsynced_bytes) == (0, size)
+    store.put("b")
+    assert (store.service.held_bytes or 0) + store.service.unsynced_bytes == store.service.log_end
+    store.service.pool_turn()
+    store.service.flush()
+    assert (store.service.held_bytes, store.service.unsynced_bytes) == (0, 0)
+
+
 def test_a_killed_process_loses_what_was_in_its_pool_and_nothing_else(
     make: Callable[..., Served], tmp_path: Path
 ) -> None:
