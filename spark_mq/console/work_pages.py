@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from jobs.replay_dead_letters import LIMIT, Replay
 from spark_mq.cli.lag import GROUP_HEADINGS, QUEUE_HEADINGS, group_row, queue_row
 from spark_mq.cli.output import CommandError, UsageError
-from spark_mq.client.errors import ClientError
 from spark_mq.conditions import SparkMqError
 from spark_mq.console.pages import Asked, Console, console_of, link, page
 from spark_mq.console.replays import PREVIEW_LINES, audit_rows

@@ -89,8 +89,9 @@ def _values_of(made: type) -> Callable[[Any], Any]:
 
 
 def _is_equal(self: Any, other: object) -> Any:
-    values = _values_of(type(self))
-    return values(self) == values(other) if type(other) is type(self) else NotImplemented
+    made: type = type(self)
+    values = _values_of(made)
+    return values(self) == values(other) if type(other) is made else NotImplemented
 
 
 def _hash_of(self: Any) -> int:

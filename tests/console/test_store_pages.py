@@ -229,9 +229,9 @@ def test_traces_of_a_message_are_shown(root: Path, open_console: OpenConsole) ->
 
 def test_groups_show_who_is_behind(root: Path, open_console: OpenConsole) -> None:
     client = open_console(root)
-    assert re.search(r"billing\s+Orders\s+20", page(client, "/groups").text)
+    assert re.search(r"billing\s+Orders\s+2\s+20", page(client, "/groups").text)
     text = page(client, "/group?name=billing").text
-    assert re.search(r"Orders\s+broker-a 0\s+40\s+60\s+20", text)
+    assert re.search(r"Orders\s+broker-a\s+0\s+40\s+60\s+20", text)
     series = client.get("/samples?name=billing").json()
     assert series["series"] == [{"label": "Orders", "values": [20] * len(series["times"])}]
 
