@@ -276,6 +276,7 @@ def _delete_at_brokers(
 
     place = LivePlace(connection.settings())
     try:
+        _refuse_missing_or_own(place, topic)
         chosen = brokers_of(run(place.admin.cluster_info()), cluster)
         entries = [entry for entry in place.topic_entries(topic) if entry["broker_name"] in chosen]
         if not entries:
@@ -298,7 +299,8 @@ def _delete_in_store(
     config = load_config(root, conf, read_bytes=files.read_file)
     refuse_foreign_log(root, config, files)
     with open_place(root, conf, NO_CLUSTER) as place:
-        entries = _entries(place, topic)
+        _refuse_missing_or_own(place, topic)
+        entries = [entry for entry in place.topic_entries() if entry["topic"] == topic]
         mappings = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, files.read_file)
         if mappings is not None and topic in mappings.mappings:
             raise StoreRefusedError(root, f"topic {topic} is static: mqadmin deleteTopic deletes it at all its brokers")
@@ -309,12 +311,11 @@ def _delete_in_store(
     return {"store": root}, _messages_in(entries)
 
 
-def _entries(place: Place, topic: str) -> list[dict[str, Any]]:
-    """The topic at each broker. Raises CommandError for a topic that is not there, or is RocketMQ's own."""
+def _refuse_missing_or_own(place: Place, topic: str) -> None:
+    """Raises CommandError for a topic that is not there, or is RocketMQ's own."""
     refuse_unknown_topic(place, topic)
     if place.is_system_topic(topic):
         raise CommandError(f"topic {topic} is RocketMQ's own, and is not deleted")
-    return [entry for entry in place.topic_entries() if entry["topic"] == topic]
 
 
 def _messages_in(entries: list[dict[str, Any]]) -> int:

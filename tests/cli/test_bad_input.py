@@ -28,7 +28,7 @@ CALLS = {
     "confirm-sink": ["confirm-sink", "PATH", "sink-a"],
     "close": ["close", "PATH"],
     "create-topic": ["create-topic", "PATH", "T"],
-    "delete-topic": ["delete-topic", "PATH", "T", "--yes"],
+    "delete-topic": ["delete-topic", "PATH", "TopicA", "--yes"],
     "dump": ["dump", "PATH"],
     "exporter": ["exporter", "PATH", "--once"],
     "job": ["job", "verify_store", "PATH"],

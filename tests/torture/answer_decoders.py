@@ -142,7 +142,7 @@ _ARGUMENTS: Mapping[str, Any] = {
     "key": "k",
     "name": "TOPIC_PUT_NUMS",
     "unique_key": "U0",
-    "message_id": "7F00000100002A9F0000000000000400",
+    "message_id": "7F00000100002A9F0000000000000000",
     "new": NewTopic("T"),
     "config": SubscriptionGroupConfig("G"),
     "pull": Pull(_QUEUE, 0, _TAGS, suspend_ms=0, sends_subscription=True),

@@ -1008,8 +1008,8 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "rows behind a loss are given before it is told": _PULLED.line(
             "PullReader.slices",
-            "if not self._judge(",
-            "if window.is_done and not self._judge(",
+            "is_right = self._judge(",
+            "is_right = not window.is_done or self._judge(",
             "test_messages_that_are_deleted_while_a_range_is_read_are_not_behind_those_that_were_given",
         ),
         "what a slave has deleted is lost": _PULLED.line(
