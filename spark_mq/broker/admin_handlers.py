@@ -131,8 +131,16 @@ class AdminHandlers:
         return request.answer(header=info)
 
     def delay_offsets(self, request: Request) -> RemotingCommand:
-        """45: delayOffset.json as stored on disk. Only slaves send this request, so the connection's host is noted as a slave's."""
+        """45: delayOffset.json as stored on disk. Only slaves send this request, so the connection's host is noted as a slave's.
+
+        Departure: refused while this master takes over what slaves have delivered. Java answers, and the slave replaces its later
+        progress, so that what it has delivered is delivered again.
+        """
         self._clients.note_slave(request.connection)
+        if self._server.takes_back:
+            return request.answer(
+                ResponseCode.SYSTEM_ERROR, "the master takes over first what its slaves have delivered"
+            )
         text = self._store.service.state(DELAYS_FILE, lambda text, _: text)
         return request.answer(body=(text or _NO_DELAYS).encode())
 

@@ -49,6 +49,8 @@ class ServerFacts:
     """The address for slaves."""
     store_reopened: str | None = None
     """When the store was opened again after a failure, and after which."""
+    takes_back: bool = False
+    """Whether it still takes over how far slaves have delivered in its place: until then its own progress may be the older one."""
     metrics: BrokerMetrics | None = None
     """What counts for the page of metrics that the server shows; None: it shows none, and nothing is counted for it."""
 

@@ -290,7 +290,7 @@ class RunningBroker:
             self._keep_in_sync(listener)  # before anything is taken: who is in sync must be waited for
         may_deliver_elsewhere = False
         if self.group is not None and self.following is None:
-            may_deliver_elsewhere = await asyncio.to_thread(self._take_back)
+            self._facts.takes_back = may_deliver_elsewhere = await asyncio.to_thread(self._take_back)
         server = self._configuration.server
         self.address = await self._remoting.listen(server.bind_address, server.listen_port, self._processors())
         port = server.listen_port - VIP_PORTS_BELOW
@@ -310,6 +310,7 @@ class RunningBroker:
         if may_deliver_elsewhere:  # until they know that this master is back: then it goes on where they have ended
             await asyncio.sleep(HAND_BACK_S)
             await asyncio.to_thread(self._take_back)
+            self._facts.takes_back = False
             self._duties.start()
         self._print_watermark()
 

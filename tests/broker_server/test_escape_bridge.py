@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -12,12 +13,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from spark_mq.broker_server import server
 from spark_mq.broker_server.escape_bridge import PROGRESS_FILES, ROUND_MESSAGES, EscapeBridge, Escapes, queues_elsewhere
 from spark_mq.broker_server.name_servers import Group, Member
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.client.admin import Admin, NewTopic
+from spark_mq.client.event_loop import run
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
+from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.transaction_producer import TransactionProducer
@@ -61,8 +65,14 @@ class Undecided:
 
 def messages(broker: RunningBroker, topic: str, queues: int = 4) -> list[StoredMessage]:
     """All messages of a topic that the broker's queues have."""
+    found: list[StoredMessage] = []
     with broker.broker.parts.store.service.exclusive() as store:
-        return [each for queue_id in range(queues) for each in store.get(topic, queue_id, 0).messages]
+        for queue_id in range(queues):
+            got = store.get(topic, queue_id, 0)
+            while got.messages:
+                found += got.messages
+                got = store.get(topic, queue_id, got.next_begin_offset)
+    return found
 
 
 def bodies(broker: RunningBroker, topic: str) -> list[bytes]:
@@ -130,7 +140,10 @@ def test_what_is_due_goes_to_another_master_and_is_delivered_once(tmp_path: Path
 
 @pytest.mark.long
 def test_a_master_that_returns_amid_deliveries_delivers_none_of_them_again(tmp_path: Path) -> None:
-    """In Java both deliver until the slave looks for its group's lowest id, each second."""
+    """In Java both deliver until the slave looks for its group's lowest id, each second.
+
+    What the master delivered after the slave had copied its progress comes twice, as in Java; the master closes with that in its queue.
+    """
     ports = free_ports(), free_ports(), free_ports()
     with our_name_server(tmp_path, supportActingMaster="true") as names, ExitStack() as later:
         settings = ClientSettings((names.address,), poll_name_server_interval_ms=300)
@@ -149,7 +162,8 @@ def test_a_master_that_returns_amid_deliveries_delivers_none_of_them_again(tmp_p
                     producer.send(message, MessageQueue("Levels", "b", 1))
                     time.sleep(0.02)
             wait_until(lambda: follows_whole(slave, master), "the slave has all", 20)
-            before = messages(master, "Levels")
+        with open_store(tmp_path / "b") as store:
+            before = store.max_offset("Levels", 1)  # delivered by the master, of which the slave need not know all
         wait_until(lambda: len(messages(other, "Levels")) > 20, "the slave delivers", 30)
         with running(tmp_path / "b", ports[0], names.address, ESCAPES) as master:
 
@@ -159,8 +173,43 @@ def test_a_master_that_returns_amid_deliveries_delivers_none_of_them_again(tmp_p
             expected = {str(number).encode() for number in range(300)}
             wait_until(lambda: expected <= set(found()), "all are delivered", 60)
             time.sleep(2)
-            assert len(before) < 300
-            assert found() == sorted(expected)
+            assert before < 300
+            doubled = Counter(found()) - Counter(expected)
+            assert set(doubled) <= {str(number).encode() for number in range(before)}
+            assert max(doubled.values(), default=1) == 1
+
+
+def test_a_returned_master_says_no_progress_until_it_has_the_slaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that copied the older progress would lose its own before the master takes it over."""
+    codes = []
+    settings = ClientSettings(("127.0.0.1:1",))
+    port = free_ports()
+
+    def progress() -> int:
+        client = RemotingClient(settings)
+        try:
+            request = RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET)
+            return run(client.ask(f"127.0.0.1:{port}", request, 3_000)).code
+        finally:
+            run(client.close())
+
+    def take_back(*_: object, **__: object) -> bool:
+        if turns := len(taken):
+            codes.append((turns, progress()))
+        taken.append(0)
+        return True
+
+    taken: list[int] = []
+    monkeypatch.setattr(server, "HAND_BACK_S", 0.0)
+    monkeypatch.setattr(server, "take_back", take_back)
+    with (
+        our_name_server(tmp_path, supportActingMaster="true") as names,
+        running(tmp_path / "b", port, names.address, ESCAPES),
+    ):
+        codes.append((len(taken), progress()))
+    assert codes == [(1, ResponseCode.SYSTEM_ERROR), (2, ResponseCode.SUCCESS)]
 
 
 def test_a_slave_that_its_master_serves_puts_nothing_elsewhere(tmp_path: Path) -> None:
