@@ -25,7 +25,7 @@ from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.transaction_producer import TransactionProducer
-from spark_mq.remoting import MessageQueue, RemotingCommand
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
 from storage import MessageStore, StoreConfig, open_store
 from storage.delay.schedule import read_plan
@@ -191,7 +191,7 @@ def test_a_returned_master_says_no_progress_until_it_has_the_slaves(
         client = RemotingClient(settings)
         try:
             request = RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET)
-            return run(client.ask(f"127.0.0.1:{port}", request, 3_000)).code
+            return run(client.invoke(f"127.0.0.1:{port}", request, 3_000)).code
         finally:
             run(client.close())
 
