@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from spark_mq.broker_server.name_servers import Member
+from spark_mq.broker_server.member_group import Member
 from spark_mq.client.errors import ClientError
 from spark_mq.client.event_loop import run
 from spark_mq.client.remoting_client import NameServers, RemotingClient

@@ -45,18 +45,9 @@ from spark_mq.broker_server.duties import Duties
 from spark_mq.broker_server.escape_bridge import PROGRESS_FILES, EscapeBridge, Escapes
 from spark_mq.broker_server.following import Following
 from spark_mq.broker_server.masters import ElectedMaster, KnownMaster, MasterByName
+from spark_mq.broker_server.member_group import HAND_BACK_S, TAKE_BACK_S, Group, Member, MemberGroup, take_back
 from spark_mq.broker_server.metrics_page import MetricsPage, answers_of
-from spark_mq.broker_server.name_servers import (
-    HAND_BACK_S,
-    TAKE_BACK_S,
-    Group,
-    Member,
-    MemberGroup,
-    OtherBrokers,
-    Registration,
-    SubscribedQueues,
-    take_back,
-)
+from spark_mq.broker_server.name_servers import OtherBrokers, Registration, SubscribedQueues
 from spark_mq.broker_server.opening import (
     ControllerMode,
     GroupRole,

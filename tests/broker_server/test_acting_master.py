@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker_server.name_servers import Group, Member
+from spark_mq.broker_server.member_group import Group, Member
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.client.errors import ClientError
 from spark_mq.client.message import Message

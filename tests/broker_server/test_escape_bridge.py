@@ -15,7 +15,7 @@ import pytest
 
 from spark_mq.broker_server import server
 from spark_mq.broker_server.escape_bridge import PROGRESS_FILES, ROUND_MESSAGES, EscapeBridge, Escapes, queues_elsewhere
-from spark_mq.broker_server.name_servers import Group, Member
+from spark_mq.broker_server.member_group import Group, Member
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.event_loop import run

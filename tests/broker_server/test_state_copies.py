@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker_server import name_servers, state_copies
+from spark_mq.broker_server import member_group, state_copies
 from spark_mq.broker_server.masters import Master, MasterPlace
-from spark_mq.broker_server.name_servers import Group, Member
+from spark_mq.broker_server.member_group import Group, Member
 from spark_mq.broker_server.state_copies import StateCopies, copies_of
 from spark_mq.client.errors import BrokerUnreachableError, ResponseError
 from spark_mq.client.settings import ClientSettings
@@ -392,11 +392,11 @@ class Slaves:
 def taken_back(
     service: PutService, monkeypatch: pytest.MonkeyPatch, slave: Told, *found: Group | None, patience_s: float = 600.0
 ) -> None:
-    monkeypatch.setattr(name_servers, "_TAKE_BACK_PAUSE_S", 0)
-    monkeypatch.setattr(name_servers, "_StandIn", lambda client, address: slave)
+    monkeypatch.setattr(member_group, "_TAKE_BACK_PAUSE_S", 0)
+    monkeypatch.setattr(member_group, "_StandIn", lambda client, address: slave)
     group: Any = Slaves(*found)
     settings = ClientSettings(("127.0.0.1:1",))
-    name_servers.take_back(service, settings, group, takes_timer=True, patience_s=patience_s)
+    member_group.take_back(service, settings, group, takes_timer=True, patience_s=patience_s)
 
 
 GROUP = Group({0: "h:1", 1: "h:2"})

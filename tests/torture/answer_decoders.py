@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from spark_mq.broker_server.escape_bridge import EscapeBridge
-from spark_mq.broker_server.name_servers import Member as GroupMember
+from spark_mq.broker_server.member_group import Member as GroupMember
 from spark_mq.client.admin import AsyncAdmin, FoundMessages, NewTopic
 from spark_mq.client.consumer_calls import ConsumerCalls
 from spark_mq.client.errors import ClientError

@@ -67,7 +67,7 @@ NOT_FOREIGN = {
     "broker_server/controllers.py Controllers.term": _CONTROLLERS,
     "broker_server/controllers.py _set_of": _CONTROLLERS,
     "broker_server/controlled.py IdentityFiles._read": "a line of a broker; tests/broker_server/test_identity.py has spoilt ones",
-    "broker_server/name_servers.py MemberGroup.ask": "read_answer_body is fuzzed",
+    "broker_server/member_group.py MemberGroup.ask": "read_answer_body is fuzzed",
     "broker_server/name_servers.py Registration._on_place": "read_answer_header is fuzzed",
     "broker_server/masters.py Master.state": _MASTERS,
     "broker_server/state_copies.py StateCopies._store": _MASTERS,
