@@ -159,13 +159,14 @@ class StateCopies:
         """Copy each file. A file that is not available stays as it is, with a warning. Offsets only if none are held, else they would
         never settle."""
         self._has_topics = False
+        unserved = self._service.store.unserved_queues()
         for name in self._asked:
             if name not in _OF_LOG and (self._is_over or not self._guarded(name, partial(self._copy, name))):
                 break
         else:
             self._wants_to_hold = self._held is None
         if TOPICS_FILE in self._asked and not self._is_over:
-            self._guarded("topics without entries", self._make_missing_topics)
+            self._guarded("topics without entries", partial(self._make_missing_topics, unserved))
         self.settle()
 
     # Topics whose messages came without their entries
@@ -183,14 +184,16 @@ class StateCopies:
         self._seen = seen
         return not self._service.store.unserved_queues() <= self._unserved
 
-    def _make_missing_topics(self) -> None:
-        """If the master has not sent its topics, make the entries that are missing; what is unserved then, the master has deleted."""
+    def _make_missing_topics(self, unserved: set[tuple[str, int]]) -> None:
+        """If the master has not sent its topics, make the entries that are missing. What was `unserved` before it was asked and is
+        so now, the master has deleted; a queue that has come since may have its entry there.
+        """
         if not self._has_topics and self._service.store.unserved_queues():
             with self._service.exclusive() as store:
                 made = store.make_missing_topics(self._topics_until)
             if made:
                 self._copied(TOPICS_FILE)
-        self._unserved = self._service.store.unserved_queues()
+        self._unserved = unserved & self._service.store.unserved_queues()
 
     def settle(self) -> None:
         """Store the offsets that are held, if the own log has come to where the master's was; have some held, if that is due."""

@@ -24,7 +24,7 @@ from storage.ha.follower import open_following, promote
 from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
-from storage.tables.consumer_groups import OFFSETS_FILE
+from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, FollowedTimer, read_followed_timer
 from storage.tables.masters import DELAYS_FILE, note_followed_master
 from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicQueueMappingTable, TopicTable
@@ -314,6 +314,27 @@ def test_messages_of_an_unknown_topic_have_its_entry_copied_at_once(
             wait_until(lambda: master.asked.count(TOPICS_FILE) == 1, "the first copy", 5)
             put(service, "FRESH", 0)
             wait_until(lambda: master.asked.count(TOPICS_FILE) == 2, "the next one, long before its time", 5)
+        finally:
+            copies.close(copies=False)
+
+
+def test_a_topic_that_comes_while_the_master_is_asked_is_copied_soon_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SAID, TOPICS_FILE, TOPICS)
+    with copying(tmp_path / "store") as (service, master, copies):
+        put(service, "DELETED", 0)
+        state = master.state
+
+        def state_and_put(name: str) -> str | None:
+            if name == GROUPS_FILE and "FRESH" not in {topic for topic, _ in service.store.unserved_queues()}:
+                put(service, "FRESH", 1)
+            return state(name)
+
+        monkeypatch.setattr(master, "state", state_and_put)
+        copies.start()
+        try:
+            wait_until(lambda: master.asked.count(TOPICS_FILE) == 2, "the next copy, long before its time", 5)
         finally:
             copies.close(copies=False)
 
