@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from spark_mq.broker_server.metrics_page import MetricsPage
 from spark_mq.broker_server.opening import GroupRole, StorePlace, check_lock
 from spark_mq.broker_server.server import RunningBroker
-from spark_mq.broker_server.settings import Configuration
+from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.supervised import Rests
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import NO_INDEX, AppendEntryResponse, DLedgerCode, DLedgerMessage
@@ -213,11 +213,15 @@ class GroupedBroker:
         """Returns when the member takes part in the group; the broker listens a moment later.
 
         Raises StoreLockedError, ListenError, OSError, and StoreRefusedError or StateFileError for a log that is damaged. Its page of
-        metrics is served before it takes part: ListenError or ConfigurationError if it cannot be.
+        metrics is served before it takes part: ListenError or ConfigurationError if it cannot be. So is a port of the broker that is
+        taken: the group could elect a leader that no client reaches.
         """
         await asyncio.to_thread(check_lock, configuration)
         found = cls(configuration)
+        server = configuration.server
         try:
+            for port in (server.listen_port, server.listen_port - VIP_PORTS_BELOW):
+                await found._server.check(server.bind_address, port)
             found._page = await asyncio.to_thread(MetricsPage.of, configuration)
             await asyncio.to_thread(found._join)
             await found._listen()

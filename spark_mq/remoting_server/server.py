@@ -110,17 +110,24 @@ class RemotingServer:
 
     async def listen(self, host: str, port: int, processors: Processors) -> tuple[str, int]:
         """Takes connections at an address, whose requests the processors answer; the address. Raises ListenError."""
-        try:
-            listener = await self._bound(host, port)
-        except OSError as error:
-            raise ListenError(host, port, error.strerror or str(error)) from None
+        listener = await self._bound(host, port)
         self._pools.update(dict.fromkeys(processors.pools()))
         self._listeners.append(listener)
         self._loop.add_reader(listener, self._accept, listener, processors)
         name = listener.getsockname()
         return str(name[0]), int(name[1])
 
+    async def check(self, host: str, port: int) -> None:
+        """Raises ListenError if an address cannot be listened at now."""
+        (await self._bound(host, port)).close()
+
     async def _bound(self, host: str, port: int) -> socket.socket:
+        try:
+            return await self._open_listener(host, port)
+        except OSError as error:
+            raise ListenError(host, port, error.strerror or str(error)) from None
+
+    async def _open_listener(self, host: str, port: int) -> socket.socket:
         found = await self._loop.getaddrinfo(plain_host(host), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, sockaddr = found[0]
         listener = socket.socket(family, kind, protocol)

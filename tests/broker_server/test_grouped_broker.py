@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from spark_mq.client.settings import ClientSettings, ProducerSettings
 from spark_mq.client.transaction_producer import TransactionListener, TransactionProducer, TransactionState
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.state import Role, RoleChanged
+from spark_mq.remoting_server.server import ListenError
 from spark_mq.testing.servers import on_own_loop
 from storage import open_store
 from storage.convert import convert
@@ -359,6 +361,19 @@ def test_settings_that_make_no_member_are_refused(line: str, key: str, text: str
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("below", [0, 2], ids=["listenPort", "the port below"])
+def test_a_member_whose_broker_cannot_listen_takes_no_part_in_its_group(tmp_path: Path, below: int) -> None:
+    """It could be elected, and the group would have a leader that no client reaches."""
+    home = Group(tmp_path, "127.0.0.1:1", {"n0": (free_ports(), free_ports())})
+    port = home.ports["n0"][0] - below
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(ListenError, match=f"{port}.*in use"):
+        home.start("n0")
+    assert not (tmp_path / "n0" / "dledger-n0").exists()
+    home.start("n0")
+    home.await_master()
+    home.stop("n0")
+
+
 def test_a_group_of_one_needs_no_name_server(tmp_path: Path) -> None:
     """It has no slave that must find its leader. Java starts, too."""
     peers = f"dLegerGroup=g\ndLegerPeers=n0-127.0.0.1:{free_ports()}\ndLegerSelfId=n0\nbrokerIP1=127.0.0.1\n"
