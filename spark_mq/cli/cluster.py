@@ -18,12 +18,12 @@ from spark_mq.cli.message_lines import message_line
 from spark_mq.cli.output import (
     CommandError,
     UsageError,
+    end_with,
     print_json,
     print_table,
     say,
     time_in_words,
     time_text,
-    why_missing,
 )
 from spark_mq.cli.places import AsJson, Everything, RequiredTopic, refuse_unknown_topic
 from spark_mq.client.admin import AsyncAdmin
@@ -42,7 +42,7 @@ from spark_mq.options import parse_duration_ms, parse_time
 from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.remoting.consumers import ConsumeType
 from spark_mq.source.offsets import QueueId
-from spark_mq.terminal import FAILED, stop_on_signal
+from spark_mq.terminal import stop_on_signal
 from storage.epoch_times import current_time_ms
 from storage.names import MASTER_ID, is_rocketmqs_group, nearest
 from storage.rules.response_codes import ResponseCode
@@ -156,10 +156,7 @@ def brokers(as_json: AsJson = False, connection: Connection = NO_CLUSTER) -> Non
         print_json(lines)
     else:
         print_table(BROKER_HEADINGS, [broker_row(line) for line in lines])
-    for error in errors:
-        typer.echo(why_missing(error), err=True)
-    if errors:
-        raise typer.Exit(FAILED)
+    end_with(errors)
 
 
 def broker_lines(settings: ClientSettings) -> tuple[list[dict[str, Any]], list[ClientError]]:

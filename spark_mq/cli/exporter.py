@@ -14,8 +14,7 @@ from typing import Annotated, Protocol
 
 import typer
 
-from spark_mq.cli.lag import end_with
-from spark_mq.cli.output import CommandError, say
+from spark_mq.cli.output import CommandError, end_with, say
 from spark_mq.cli.places import Brokers
 from spark_mq.cli.stores import ReadPath, open_cluster
 from spark_mq.client.errors import ClientError

@@ -17,10 +17,12 @@ from spark_mq.cli.output import (
     CommandError,
     UsageError,
     console,
+    end_with,
     first_of,
     print_csv,
     print_json,
     print_table,
+    refuse_nothing,
     say,
     span_in_words,
     time_text,
@@ -34,7 +36,7 @@ from spark_mq.client.errors import ClientError
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.lag.figures import GroupLag, LagReport, QueueLag, Reader
 from spark_mq.source.offsets import QueueId
-from spark_mq.terminal import FAILED, interrupt_on_signal
+from spark_mq.terminal import interrupt_on_signal
 from storage.errors import StorageError
 from storage.names import is_rocketmqs_group, nearest
 
@@ -156,8 +158,7 @@ def lag(
                             _print_again(report, shown, where, as_json=as_json)
                 return
             report = look()
-    if report.errors and not report.groups:
-        raise report.errors[0]
+    refuse_nothing(report.groups, report.errors)
     _print(report, shown, where, as_json=as_json)
     if left_out := hidden - {each.reader.name for each in report.groups}:
         text = f"groups of RocketMQ itself and of Spark sinks are left out: {len(left_out)}. --all shows them"
@@ -182,14 +183,6 @@ def _refuse_unknown_group(place: Place, group: str | None, topic: str | None, re
 def _end(report: LagReport, fail_above: int | None) -> None:
     """Say what went wrong, is too far behind, or is unknown and so may be too far. Raises typer.Exit(1) in these cases."""
     end_with(report.errors, [] if fail_above is None else list(_beyond(report, fail_above)))
-
-
-def end_with(errors: Sequence[Exception], beyond: Sequence[str] = ()) -> None:
-    """Say why figures are missing, and what is too far behind. Raises typer.Exit(1) where there is anything to say."""
-    for text in [*map(why_missing, errors), *beyond]:
-        typer.echo(text, err=True)
-    if errors or beyond:
-        raise typer.Exit(FAILED)
 
 
 def _say_missing(errors: Iterable[Exception]) -> None:

@@ -1,6 +1,9 @@
 """A running cluster, as commands read it: through the requests of an operator (`spark_mq/client/admin.py`).
 
 Nothing is written: pulls store no offset, and their group is the one that Apache's tools have, which every broker knows.
+Two kinds of questions go to several brokers. Those that a part of the answers would make wrong (`topic_entries`, `queues`) raise the
+first error. The others (`known_entries`, `by_key`) give what the brokers have that answer, and note why others do not in `troubles`. A
+broker that does not answer is asked once; one that refuses a request may answer the next.
 Not supported: logical queues of static topics, for which a warning says what is shown instead; queues of batches.
 """
 
@@ -15,7 +18,7 @@ from typing import Any, TypeVar
 
 from spark_mq.cli.message_lines import Unreadable, message_line
 from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, topic_entry
-from spark_mq.client.admin import AsyncAdmin
+from spark_mq.client.admin import AsyncAdmin, all_of
 from spark_mq.client.errors import (
     AccessDeniedError,
     ClientError,
@@ -26,15 +29,16 @@ from spark_mq.client.errors import (
 from spark_mq.client.event_loop import run, spawn
 from spark_mq.client.message import MessageQueue, decode_records
 from spark_mq.client.pulls import PullResult, PullStatus
-from spark_mq.client.routes import TopicRoute
+from spark_mq.client.routes import TopicRoute, read_address
 from spark_mq.client.settings import ClientSettings, with_namespace, without_namespace
 from spark_mq.lag.figures import LagLooks
-from spark_mq.lag.of_cluster import ClusterLag, is_gone
+from spark_mq.lag.of_cluster import ClusterLag
 from spark_mq.remoting.administration import TopicOffset
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.format.record import decode_offset_message_id
 from storage.names import is_system_topic
+from storage.rules.response_codes import ResponseCode
 
 _AT_A_TIME = 32
 """Requests in flight; a broker refuses more than it has room for."""
@@ -50,6 +54,8 @@ class LivePlace:
         self.settings = settings
         self._namespace = settings.namespace
         self.admin = AsyncAdmin(settings)
+        self.troubles: dict[str, ClientError] = {}
+        """By broker name: why what it has is missing."""
         self._stats: dict[str, dict[QueueId, TopicOffset]] = {}
         """Offsets of topics that were read since the last refresh, by their names here."""
         self._told_static: set[str] = set()
@@ -60,6 +66,36 @@ class LivePlace:
 
     def close(self) -> None:
         run(self.admin.close())
+
+    # What a broker says, or why it does not
+
+    async def asked(self, broker_name: str, call: Callable[[], Awaitable[T]]) -> T | None:
+        """The broker's answer; None where there is none, and then `troubles` says why."""
+        known = self.troubles.get(broker_name)
+        if known is not None and not isinstance(known, ResponseError):
+            return None
+        try:
+            return await self.answered(broker_name, call)
+        except ClientError as error:
+            self.troubles[broker_name] = error
+            return None
+
+    async def answered(self, broker_name: str, call: Callable[[], Awaitable[T]]) -> T:
+        """The broker's answer. Raises ClientError."""
+        return await call()
+
+    def from_each(self, brokers: Sequence[tuple[str, str]], call: Callable[[str], Awaitable[T]]) -> list[tuple[str, T]]:
+        """What the call of each address gives, with the broker's name; nothing of those that give nothing."""
+        found = together([partial(self.asked, name, partial(call, address)) for name, address in brokers])
+        return [(name, each) for (name, _), each in zip(brokers, found, strict=True) if each is not None]
+
+    async def brokers_of(self, topic: str, *, refresh: bool = False) -> list[tuple[str, str]]:
+        """Name and an address of each broker of a topic, by its name there; none of one without a route."""
+        try:
+            route = await self.admin.instance.route(topic, refresh=refresh)
+        except TopicRouteNotFoundError:
+            return []
+        return [(name, read_address(found)) for name, found in sorted(route.brokers.items()) if found]
 
     # Names
 
@@ -97,19 +133,17 @@ class LivePlace:
         self._look_at(topics)
         return self._entries(topics, {})
 
-    def known_entries(self) -> tuple[list[dict[str, Any]], list[Exception]]:
-        topics = self.known_topics()
-        answers = together([partial(self._known_stats_of, topic) for topic in topics])
-        self._stats.update((topic, found) for topic, (found, _) in zip(topics, answers, strict=True))
-        errors = {topic: of_topic for topic, (_, of_topic) in zip(topics, answers, strict=True)}
-        by_broker = {name: error for of_topic in errors.values() for name, error in of_topic.items()}
-        for error in by_broker.values():
+    def known_entries(self, topic: str | None = None) -> list[dict[str, Any]]:
+        topics = self.known_topics() if topic is None else [topic]
+        answers = together([partial(self.known_stats_of, each) for each in topics])
+        self._stats.update((name, found) for name, (found, _) in zip(topics, answers, strict=True))
+        for error in self.troubles.values():
             if isinstance(error, AccessDeniedError):  # a broker that answers: the user is wrong
                 raise error
-        return self._entries(topics, errors), [error for _, error in sorted(by_broker.items())]
+        return self._entries(topics, {name: missing for name, (_, missing) in zip(topics, answers, strict=True)})
 
-    def _entries(self, topics: Sequence[str], errors: Mapping[str, Mapping[str, ClientError]]) -> list[dict[str, Any]]:
-        """Those of brokers that have answered."""
+    def _entries(self, topics: Sequence[str], missing: Mapping[str, Collection[str]]) -> list[dict[str, Any]]:
+        """Those of brokers that have answered; `missing` names the others by topic."""
         entries = []
         for topic in topics:
             route = self._known_route(topic)
@@ -119,7 +153,7 @@ class LivePlace:
                     for queue, found in self._stats[topic].items()
                     if queue.broker_name == queues.broker_name
                 }
-                if queues.broker_name in errors.get(topic, ()):
+                if queues.broker_name in missing.get(topic, ()):
                     continue
                 settings = queues.read_queue_count, queues.write_queue_count, queues.perm
                 entries.append(topic_entry(topic, queues.broker_name, settings, bounds))
@@ -164,19 +198,28 @@ class LivePlace:
             warnings.warn(text, UserWarning, stacklevel=2)
 
     async def _stats_of(self, topic: str) -> dict[QueueId, TopicOffset]:
-        found, errors = await self._known_stats_of(topic)
-        for error in errors.values():
-            raise error
-        return found
+        """The topic's queues. Raises the first broker's error."""
+        brokers = await self.brokers_of(self.at_brokers(topic), refresh=True)
+        answers = await all_of(self._stats_at(topic, address) for _, address in brokers)
+        return {queue: offsets for each in answers for queue, offsets in each.items()}
 
-    async def _known_stats_of(self, topic: str) -> tuple[dict[QueueId, TopicOffset], dict[str, ClientError]]:
-        """The topic's queues at the brokers that answer, and by name why others do not. One without the topic has none."""
+    async def known_stats_of(self, topic: str) -> tuple[dict[QueueId, TopicOffset], set[str]]:
+        """The topic's queues at the brokers that answer, and the names of those that do not."""
+        brokers = await self.brokers_of(self.at_brokers(topic), refresh=True)
+        calls = [self.asked(name, partial(self._stats_at, topic, address)) for name, address in brokers]
+        answers = dict(zip((name for name, _ in brokers), await asyncio.gather(*calls), strict=True))
+        found = {queue: offsets for each in answers.values() for queue, offsets in (each or {}).items()}
+        return found, {name for name, each in answers.items() if each is None}
+
+    async def _stats_at(self, topic: str, address: str) -> dict[QueueId, TopicOffset]:
+        """The topic's queues at a broker; none where it has not the topic."""
         try:
-            found, errors = await self.admin.known_topic_stats(self.at_brokers(topic))
-        except TopicRouteNotFoundError:
-            return {}, {}
-        queues = {QueueId(topic, queue.broker_name, queue.queue_id): each for queue, each in sorted(found.items())}
-        return queues, {name: error for name, error in errors.items() if not is_gone(error)}
+            found = await self.admin.topic_stats(self.at_brokers(topic), address=address)
+        except ResponseError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return {}
+        return {QueueId(topic, queue.broker_name, queue.queue_id): each for queue, each in sorted(found.items())}
 
     def _known_route(self, topic: str) -> TopicRoute | None:
         return self.admin.instance.known_route(self.at_brokers(topic))
@@ -215,13 +258,16 @@ class LivePlace:
         return await self.admin.peek(place, offset, limit, tags)
 
     def by_key(self, search: KeySearch) -> list[FoundMessage]:
-        try:
-            return run(self.found_by_key(search))
-        except TopicRouteNotFoundError:
-            return []
+        brokers = run(self.brokers_of(self.at_brokers(search.topic)))
+        found = [
+            FoundMessage(name, message)
+            for name, messages in self.from_each(brokers, partial(self._found_by_key, search))
+            for message in messages
+        ]
+        return sorted(found, key=lambda each: each.message.store_time_ms)
 
-    async def found_by_key(self, search: KeySearch, address: str | None = None) -> list[FoundMessage]:
-        """What the broker of that address finds, or every broker of the topic. Raises TopicRouteNotFoundError."""
+    async def _found_by_key(self, search: KeySearch, address: str) -> list[Message]:
+        """What the broker of that address finds."""
         topic, begin_ms = self.at_brokers(search.topic), search.begin_ms
         if search.is_unique:
             call = self.admin.query_by_unique_key(topic, search.key, begin_ms=begin_ms, address=address)
@@ -229,11 +275,7 @@ class LivePlace:
             call = self.admin.query_by_key(
                 topic, search.key, limit=search.limit, begin_ms=begin_ms, end_ms=search.end_ms, address=address
             )
-        return [
-            FoundMessage(each.broker_name, each.record)
-            for each in (await call).messages
-            if begin_ms <= each.store_time_ms <= search.end_ms
-        ]
+        return [each.record for each in (await call).messages if begin_ms <= each.store_time_ms <= search.end_ms]
 
     def by_message_id(self, msg_id: str, topic: str | None) -> list[FoundMessage]:
         decode_offset_message_id(msg_id)

@@ -14,7 +14,16 @@ import typer
 
 from spark_mq.cli.line_formats import Format, Printer, printer_of
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.output import CommandError, UsageError, body_text, print_json, print_table, time_in_words
+from spark_mq.cli.output import (
+    CommandError,
+    UsageError,
+    body_text,
+    end_with,
+    print_json,
+    print_table,
+    refuse_nothing,
+    time_in_words,
+)
 from spark_mq.cli.places import AsJson, FoundMessage, KeySearch, Place, QueueNumber, Topic, refuse_unknown_topic
 from spark_mq.cli.stores import ReadPath, open_place
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
@@ -244,7 +253,8 @@ def query(
     """Find messages by key or by id.
 
     --key and --unique-key search the index; --msg-id names the place in the log. --json prints the lines of dump --bodies, which are
-    input for `spark-mq produce --json`.
+    input for `spark-mq produce --json`. Where a broker does not answer, the messages are those of the others, its error is on stderr,
+    and the exit code is 1.
     """
     if sum(value is not None for value in (key, unique_key, msg_id)) != 1:
         raise UsageError("give exactly one of --key, --unique-key and --msg-id")
@@ -260,6 +270,8 @@ def query(
         else:
             search = KeySearch(topic or "", key or unique_key or "", key is None, begin_ms, end_ms, maximum)
             found = place.by_key(search)
+        errors = list(place.troubles.values())
+        refuse_nothing(found, errors)
         if not found:
             refuse_unknown_topic(place, topic)
         if as_json or java:
@@ -267,6 +279,7 @@ def query(
                 print_json(place.describe(one, bodies=True))
         else:
             _print_messages(found, now_ms)
+    end_with(errors)
 
 
 def _by_message_id(place: Place, msg_id: str, topic: str | None) -> Sequence[FoundMessage]:

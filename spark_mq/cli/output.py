@@ -10,10 +10,11 @@ import math
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,7 +22,7 @@ from rich.text import Text
 from spark_mq.client.errors import ClientError, ClientSettingError, TlsError
 from spark_mq.conditions import SparkMqError
 from spark_mq.session import SESSION_ERRORS
-from spark_mq.terminal import USAGE, exit_code_of
+from spark_mq.terminal import FAILED, USAGE, exit_code_of
 from storage.errors import StorageError
 from storage.files.os_errors import from_os_error
 
@@ -262,6 +263,20 @@ def why_missing(error: Exception) -> str:
     described = describe(error)
     text = str(error) if described is None else described.text
     return f"no answer: {text}" if isinstance(error, ClientError) else text
+
+
+def refuse_nothing(found: Sized, errors: Sequence[Exception]) -> None:
+    """Where brokers are missing and the others have nothing: raises the first error."""
+    if errors and not found:
+        raise errors[0]
+
+
+def end_with(errors: Sequence[Exception], beyond: Sequence[str] = ()) -> None:
+    """Say what is missing in what was printed, and what is beyond a bound. Raises typer.Exit(1) where there is anything to say."""
+    for text in [*map(why_missing, errors), *beyond]:
+        typer.echo(text, err=True)
+    if errors or beyond:
+        raise typer.Exit(FAILED)
 
 
 def print_error(text: str, hint: str | None, code: int) -> None:

@@ -63,6 +63,11 @@ class KeySearch(NamedTuple):
 class Place(Protocol):
     """Topics, queues, messages and consumer groups of one or more brokers. Times are ms since 1970."""
 
+    @property
+    def troubles(self) -> Mapping[str, Exception]:
+        """Why what a broker has is missing in the results of `known_entries` and `by_key` until now, by broker name."""
+        ...
+
     def refresh(self) -> None:
         """Look at what the brokers did meanwhile."""
         ...
@@ -79,8 +84,8 @@ class Place(Protocol):
         """An object for each topic and broker: settings, and queues with their offsets."""
         ...
 
-    def known_entries(self) -> tuple[list[dict[str, Any]], list[Exception]]:
-        """As `topic_entries`, of the brokers that answer; and why the others do not, an error a broker."""
+    def known_entries(self, topic: str | None = None) -> list[dict[str, Any]]:
+        """As `topic_entries`, of all topics or of one, at the brokers that answer; `troubles` says why the others do not."""
         ...
 
     def queues(self, topic: str | None) -> Sequence[QueueId]:
@@ -111,7 +116,9 @@ class Place(Protocol):
         """One message as an object to print."""
         ...
 
-    def by_key(self, search: KeySearch) -> Sequence[FoundMessage]: ...
+    def by_key(self, search: KeySearch) -> Sequence[FoundMessage]:
+        """What the brokers find that answer; `troubles` says why the others do not."""
+        ...
 
     def by_message_id(self, msg_id: str, topic: str | None) -> Sequence[FoundMessage]:
         """The message of a broker's id. Raises ValueError where it is no such id."""

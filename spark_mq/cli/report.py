@@ -70,12 +70,11 @@ def report(
     now_ms = current_time_ms()
     with open_place(path, conf, connection) as place, progress_bar("report") as progress:
         own = (lambda _: False) if every_topic else place.is_system_topic
-        entries, errors = place.known_entries()
-        found = [entry for entry in entries if not own(entry["topic"])]
+        found = [entry for entry in place.known_entries() if not own(entry["topic"])]
         sizes = topic_sizes(place, found, midnights(now_ms, days), progress)
         lag = _lag(place, own)
         letters, unreadable = dead_letters(place, found)
-        troubles = list(dict.fromkeys([*map(why_missing, [*errors, *lag.errors]), *unreadable]))
+        troubles = list(dict.fromkeys([*map(why_missing, [*place.troubles.values(), *lag.errors]), *unreadable]))
         damage = store_damage(place.stores, conf, compare=compare) if isinstance(place, StorePlace) else []
         brokers = _brokers(connection, troubles)
     page = render_page(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -116,6 +116,7 @@ class StorePlace:
     def __init__(self, cluster: Cluster, *, java: bool = False) -> None:
         self._cluster = cluster
         self.stores = self._stores = cluster.stores
+        self.troubles: Mapping[str, Exception] = {}
         self._java = java
 
     def refresh(self) -> None:
@@ -135,8 +136,8 @@ class StorePlace:
         """Topics with queues and topics with settings."""
         return [entry for name, store in self._stores.items() for entry in _topics_of(name, store)]
 
-    def known_entries(self) -> tuple[list[dict[str, Any]], list[Exception]]:
-        return self.topic_entries(), []
+    def known_entries(self, topic: str | None = None) -> list[dict[str, Any]]:
+        return [entry for entry in self.topic_entries() if topic in (None, entry["topic"])]
 
     def queues(self, topic: str | None) -> Sequence[QueueId]:
         return [queue for queue in self._cluster.queues() if topic in (None, queue.topic)]

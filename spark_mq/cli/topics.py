@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.output import first_of, print_json, print_table, say, time_in_words
+from spark_mq.cli.output import end_with, first_of, print_json, print_table, refuse_nothing, say, time_in_words
 from spark_mq.cli.places import AsJson, Everything, QueueNumber, RequiredTopic, Topic, refuse_unknown_topic
 from spark_mq.cli.stores import ReadPath, open_place
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
@@ -31,22 +31,19 @@ def topics(
 
     A row has the topic's brokers, its queues to read and to write, its permission, and how many messages the queues hold. --queues has
     a row for each queue, with its offsets. JSON has an object for each topic and broker, with its queues. RocketMQ's own topics are
-    left out.
+    left out. Where a broker does not answer, the rows are those of the others, its error is on stderr, and the exit code is 1.
     """
     with open_place(path, conf, connection) as place:
         refuse_unknown_topic(place, topic)
-        found = (
-            place.topic_entries()
-            if topic is None
-            else [entry for entry in place.topic_entries() if entry["topic"] == topic]
-        )
+        found = place.known_entries(topic)
+        errors = list(place.troubles.values())
+        refuse_nothing(found, errors)
         is_shown = every_topic or topic is not None
         listed = [entry for entry in found if is_shown or not place.is_system_topic(entry["topic"])]
     listed.sort(key=lambda entry: (entry["topic"], entry["broker_name"]))
     if as_json:
         print_json(listed)
-        return
-    if by_queue:
+    elif by_queue:
         of_queues = "topic", "broker", "queue", "min", "max", "count", "read", "write", "perm"
         print_table(of_queues, [row for entry in listed for row in _queue_rows(entry)])
     else:
@@ -55,8 +52,10 @@ def topics(
             by_topic.setdefault(entry["topic"], []).append(entry)
         columns = "topic", "brokers", "read", "write", "perm", "messages", "written"
         print_table(columns, [_topic_row(name, entries) for name, entries in by_topic.items()])
-    if hidden := len({entry["topic"] for entry in found}) - len({entry["topic"] for entry in listed}):
+    hidden = len({entry["topic"] for entry in found}) - len({entry["topic"] for entry in listed})
+    if hidden and not as_json:
         say(f"RocketMQ's own topics are left out: {hidden}. --all shows them")
+    end_with(errors)
 
 
 def _topic_row(topic: str, entries: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:

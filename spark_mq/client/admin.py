@@ -213,16 +213,6 @@ class AsyncAdmin(QueueCalls):
         bodies = [read_answer_body(TopicConfig, answer, address, code) for address, answer in answers]
         return dict(zip(names, bodies, strict=True))
 
-    async def known_topic_stats(self, topic: str) -> tuple[dict[MessageQueue, TopicOffset], dict[str, ClientError]]:
-        """As `topic_stats`, of the brokers that answer; and by name why others do not. Raises ClientError if there is no route."""
-        route = await self._instance.route(topic, refresh=True)
-        names = sorted(name for name, addresses in route.brokers.items() if addresses)
-        outcomes = await _each_of([self.topic_stats(topic, address=each) for each in route.read_addresses])
-        by_name = dict(zip(names, outcomes, strict=True))
-        errors = {name: each for name, each in by_name.items() if isinstance(each, ClientError)}
-        found = [each for each in by_name.values() if not isinstance(each, ClientError)]
-        return {queue: offsets for each in found for queue, offsets in each.items()}, errors
-
     async def create_topic(self, new: NewTopic, *, cluster: str | None = None, address: str | None = None) -> None:
         """Make the topic, or change it, on one broker, on a cluster's masters, or on all masters (17).
 
@@ -663,7 +653,6 @@ class Admin:
     runtime_info = _waited_for(AsyncAdmin.runtime_info)
     topics = _waited_for(AsyncAdmin.topics)
     topic_stats = _waited_for(AsyncAdmin.topic_stats)
-    known_topic_stats = _waited_for(AsyncAdmin.known_topic_stats)
     topic_config = _waited_for(AsyncAdmin.topic_config)
     create_topic = _waited_for(AsyncAdmin.create_topic)
     delete_topic = _waited_for(AsyncAdmin.delete_topic)

@@ -1,15 +1,14 @@
 """A cluster as pages ask it: what the brokers that answer have, and why that of the others is missing.
 
-One rule for all pages. A broker that does not answer, or not in the time that a page waits for it, is noted in `troubles` by its name
-and is not asked again by this page. One that refuses a request is noted, too, and may answer the next. What the others have is shown.
-A command raises the first error instead (`spark_mq/cli/live_place.py`).
+One rule for all pages: each question is one of those that give what some brokers have (`spark_mq/cli/live_place.py`). A broker that
+has not answered in the time that a page waits for it counts as one that does not answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +18,7 @@ from spark_mq.cli.cluster import connection_of
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch
 from spark_mq.client.admin import brokers_of, joined_connections
-from spark_mq.client.errors import ClientError, ResponseError, TopicRouteNotFoundError
+from spark_mq.client.errors import ClientError
 from spark_mq.client.event_loop import run
 from spark_mq.client.pulls import PullResult
 from spark_mq.client.routes import read_address
@@ -28,7 +27,6 @@ from spark_mq.remoting.administration import ConsumerConnection, TopicOffset
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.names import retry_topic
-from storage.rules.response_codes import ResponseCode
 
 T = TypeVar("T")
 
@@ -73,25 +71,12 @@ class ClusterPlace(LivePlace):
     def __init__(self, settings: ClientSettings, wait_s: float | None) -> None:
         """`wait_s` is how long it waits for each broker, over all requests; None: as long as the requests do."""
         super().__init__(settings)
-        self.troubles: dict[str, ClientError] = {}
-        """By broker name."""
         self.incomplete: set[str] = set()
         """The topics that miss queues."""
         self._wait_s = wait_s
         self._waited: dict[str, _Waited] = {}
 
     # What a broker says, or why it does not
-
-    async def asked(self, broker_name: str, call: Callable[[], Awaitable[T]]) -> T | None:
-        """The broker's answer; None where there is none, and then `troubles` says why."""
-        known = self.troubles.get(broker_name)
-        if known is not None and not isinstance(known, ResponseError):
-            return None
-        try:
-            return await self.answered(broker_name, call)
-        except ClientError as error:
-            self.troubles[broker_name] = error
-            return None
 
     async def answered(self, broker_name: str, call: Callable[[], Awaitable[T]]) -> T:
         """The broker's answer, while the page waits for it. Raises ClientError."""
@@ -120,12 +105,7 @@ class ClusterPlace(LivePlace):
     # Requests to several brokers
 
     def by_key(self, search: KeySearch) -> list[FoundMessage]:
-        brokers = run(self._brokers_of(self.at_brokers(search.topic)))
-        return [
-            FoundMessage(name, self.shown(each.message))
-            for name, found in self._from_each(brokers, partial(self.found_by_key, search))
-            for each in found
-        ]
+        return [each._replace(message=self.shown(each.message)) for each in super().by_key(search)]
 
     def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool, with_times: bool = True) -> list[FoundOffset]:
         find = partial(self.offset_by_time, time_ms=time_ms, upper=upper, with_time=with_times)
@@ -134,56 +114,25 @@ class ClusterPlace(LivePlace):
         return [each for each in found if each is not None]
 
     def groups(self) -> list[str]:
-        found = self._from_each(self._brokers(), lambda address: self.admin.groups(address=address))
+        found = self.from_each(self._brokers(), lambda address: self.admin.groups(address=address))
         return self._shown({group for _, groups in found for group in groups})
 
     def members(self, group: str) -> ConsumerConnection | None:
         """The group's clients; None where no broker that answers knows one."""
-        brokers = run(self._brokers_of(retry_topic(self.at_brokers(group)))) or self._brokers()
-        found = [each for _, each in self._from_each(brokers, partial(connection_of, self, group)) if each is not None]
+        brokers = run(self.brokers_of(retry_topic(self.at_brokers(group)))) or self._brokers()
+        found = [each for _, each in self.from_each(brokers, partial(connection_of, self, group)) if each is not None]
         return joined_connections(found) if found else None
 
     async def pulled(self, queue: QueueId, offset: int, limit: int, tags: str = "*") -> PullResult:
         return await self.answered(queue.broker_name, partial(super().pulled, queue, offset, limit, tags))
 
     async def _stats_of(self, topic: str) -> dict[QueueId, TopicOffset]:
-        brokers = await self._brokers_of(self.at_brokers(topic), refresh=True)
-        answers = await asyncio.gather(*(self._stats_at(topic, *each) for each in brokers))
-        return {queue: offset for found in answers for queue, offset in found.items()}
-
-    async def _stats_at(self, topic: str, name: str, address: str) -> dict[QueueId, TopicOffset]:
-        found = await self.asked(name, partial(self._queues_at, topic, address))
-        if found is None:
+        found, missing = await self.known_stats_of(topic)
+        if missing:
             self.incomplete.add(topic)
-            return {}
         return found
-
-    async def _queues_at(self, topic: str, address: str) -> dict[QueueId, TopicOffset]:
-        """The topic's queues at a broker; none where it has not the topic."""
-        try:
-            found = await self.admin.topic_stats(self.at_brokers(topic), address=address)
-        except ResponseError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise
-            return {}
-        return {QueueId(topic, queue.broker_name, queue.queue_id): each for queue, each in sorted(found.items())}
-
-    def _from_each(
-        self, brokers: Sequence[tuple[str, str]], call: Callable[[str], Awaitable[T]]
-    ) -> list[tuple[str, T]]:
-        """What the call of each address gives, with the broker's name; nothing of those that give nothing."""
-        found = together([partial(self.asked, name, partial(call, address)) for name, address in brokers])
-        return [(name, each) for (name, _), each in zip(brokers, found, strict=True) if each is not None]
 
     def _brokers(self) -> list[tuple[str, str]]:
         """Name and an address of each broker."""
         known = brokers_of(run(self.admin.cluster_info()), None)
         return [(name, read_address(found)) for name, found in known.items() if found]
-
-    async def _brokers_of(self, topic: str, *, refresh: bool = False) -> list[tuple[str, str]]:
-        """Those of a topic, by its name there; none of one without a route."""
-        try:
-            route = await self.admin.instance.route(topic, refresh=refresh)
-        except TopicRouteNotFoundError:
-            return []
-        return [(name, read_address(found)) for name, found in sorted(route.brokers.items()) if found]

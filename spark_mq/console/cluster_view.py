@@ -65,7 +65,7 @@ _FIGURES = {
     "bytes not dispatched yet": "dispatchBehindBytes",
     "not flushed yet": "remainHowManyDataToFlush",
     "sends that wait": "sendThreadPoolQueueSize",
-    "the first of them for ms": "sendThreadPoolQueueHeadWaitTimeMills",
+    "longest of these waits, ms": "sendThreadPoolQueueHeadWaitTimeMills",
     "pulls that wait": "pullThreadPoolQueueSize",
     "messages today": "msgPutTotalTodayNow",
     "disk": "commitLogDirCapacity",
@@ -74,8 +74,8 @@ _TIMER = {
     "behind in its queue (messages)": "timerOffsetBehind",
     "behind in its queue (s)": "timerReadBehind",
     "crowded messages": "timerCongestNum",
-    "in a second": "timerEnqueueTps",
-    "out a second": "timerDequeueTps",
+    "messages in/s": "timerEnqueueTps",
+    "messages out/s": "timerDequeueTps",
 }
 
 
@@ -292,8 +292,8 @@ def _state(
     if isinstance(found, ClientError):
         return BrokerState(cluster, name, broker_id, role, address, None, {}, why_missing(found))
     figures: dict[str, str | int | float | None] = {
-        "in a second": first_number(found.get("putTps", "")),
-        "out a second": first_number(found.get("getTransferredTps", "")),
+        "messages in/s": first_number(found.get("putTps", "")),
+        "messages out/s": first_number(found.get("getTransferredTps", "")),
     }
     figures |= {shown: _figure(found.get(figure)) for shown, figure in _FIGURES.items()}
     trouble = next((f"{name}: {found[name]}" for name in _TROUBLES if name in found), None)

@@ -277,7 +277,7 @@ class ClusterLag:
         for (group, queue, offset), end in await _of_each(
             missing, lambda each: found.ask(self._admin.max_offset(each[1]))
         ):
-            if isinstance(end, ClientError) and not is_gone(end):
+            if isinstance(end, ClientError) and not _is_gone(end):
                 found.errors.append(end)
             rows.append(_Row(group, queue, Position(None if isinstance(end, ClientError) else end, offset)))
         return rows
@@ -294,7 +294,7 @@ class ClusterLag:
             < _AGE_HOLDS_MS
         ]
         for topic, route in await _of_each(asked, lambda topic: found.ask(self._admin.route(topic))):
-            if isinstance(route, ClientError) and not is_gone(route):
+            if isinstance(route, ClientError) and not _is_gone(route):
                 found.errors.append(route)
                 continue
             datas = () if isinstance(route, ClientError) else route.data.queue_datas
@@ -368,7 +368,7 @@ class ClusterLag:
         ages = {place: age for place, age in self._ages.items() if place in found.positions}
         for span, answer in await _of_each(wanted, ask):
             if isinstance(answer, ClientError):
-                if not is_gone(answer):
+                if not _is_gone(answer):
                     found.errors.append(answer)
                 continue
             for each in answer:
@@ -417,7 +417,7 @@ def _note(found: _Found, error: ClientError) -> None:
         found.errors.append(error)
 
 
-def is_gone(error: ClientError) -> bool:
+def _is_gone(error: ClientError) -> bool:
     """Whether the topic was deleted meanwhile."""
     is_refused = isinstance(error, ResponseError) and error.code == ResponseCode.TOPIC_NOT_EXIST
     return is_refused or isinstance(error, TopicRouteNotFoundError)

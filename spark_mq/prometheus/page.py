@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from socket import SHUT_RDWR
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,8 @@ class ServedPage:
 
     def close(self) -> None:
         """Serve no more."""
+        with suppress(OSError):  # where it does nothing the server's thread looks each half second whether it is to end
+            self._server.socket.shutdown(SHUT_RDWR)
         self._server.shutdown()
         self._server.server_close()
         with suppress(RuntimeError):

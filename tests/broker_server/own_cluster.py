@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from spark_mq.client.admin import Admin, NewTopic
+from spark_mq.client.message import Message
+from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
+from spark_mq.remoting import MessageQueue
 from tests.support import own_servers
 from tests.support.java_broker import free_ports
 from tests.support.waiting import await_route
@@ -102,6 +106,10 @@ class OwnCluster:
         self._broker.kill()
         self._broker.wait(_END_SECONDS)
 
+    def stop(self) -> None:
+        """SIGSTOP to the broker: it is silent, and its name server still has it."""
+        os.kill(self.pid, signal.SIGSTOP)
+
     def end(self) -> int:
         """The broker ends as it should; its exit code."""
         self._broker.send_signal(signal.SIGTERM)
@@ -129,3 +137,35 @@ def own_cluster(directory: Path, advertised: str = HOST, **settings: str | int) 
         yield cluster
     finally:
         cluster.close()
+
+
+SILENT = "silent"
+DEAD_LETTERS = "%DLQ%billing"
+
+
+@contextmanager
+def half_silent(directory: Path) -> Iterator[tuple[OwnCluster, OwnCluster]]:
+    """Two brokers of one name server; the second one has stopped to answer and is still registered.
+
+    Both have a message with key `both` and unique key `SAME` in topics Orders and %DLQ%billing, and its body says at which of them.
+    """
+    for name in ("first", "second"):
+        (directory / name).mkdir()
+    with own_cluster(directory / "first") as made, ExitStack() as others:
+        second = OwnCluster(directory / "second", brokerName=SILENT, namesrvAddr=made.name_server)
+        others.callback(second.close)
+        second.start()
+        topics = "Orders", DEAD_LETTERS
+        with Admin(made.settings) as admin:
+            for topic in topics:
+                for address in (made.address, second.address):
+                    admin.create_topic(NewTopic(topic, 1, 1), address=address)
+                await_route(admin, topic, 2)
+        with Producer(made.settings, "Makers") as producer:
+            for broker in (BROKER_NAME, SILENT):
+                for topic in topics:
+                    properties = {"KEYS": "both", "UNIQ_KEY": "SAME"}
+                    message = Message(topic, f"at {broker}".encode(), properties=properties)
+                    producer.hand_on(message, MessageQueue(topic, broker, 0))
+        second.stop()
+        yield made, second

@@ -25,12 +25,20 @@ def route(topic: str, *, is_static: bool) -> TopicRoute:
     return TopicRoute(topic, TopicRouteData(queue_datas=queues, topic_queue_mapping_by_broker=by_broker))
 
 
-def test_a_broker_that_does_not_answer_is_named_once_and_the_others_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_does_not_answer_is_asked_once_and_the_others_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str | None]] = []
+
     async def topics(_: AsyncAdmin) -> tuple[str, ...]:
         return "T", "U"
 
-    async def stats(_: AsyncAdmin, topic: str) -> tuple[dict[MessageQueue, TopicOffset], dict[str, ClientError]]:
-        return {MessageQueue(topic, "a", 0): TopicOffset(max_offset=5)}, errors
+    async def stats(_: AsyncAdmin, topic: str, *, address: str | None) -> dict[MessageQueue, TopicOffset]:
+        asked.append((topic, address))
+        if address == "b:1":
+            raise error
+        return {MessageQueue(topic, "a", 0): TopicOffset(max_offset=5)}
+
+    async def brokers_of(_: str, *, refresh: bool = False) -> list[tuple[str, str]]:
+        return [("a", "a:1"), ("b", "b:1")]
 
     def route_of(topic: str) -> TopicRoute:
         queues = tuple(
@@ -38,21 +46,27 @@ def test_a_broker_that_does_not_answer_is_named_once_and_the_others_are_shown(mo
         )
         return TopicRoute(topic, TopicRouteData(queue_datas=queues))
 
-    errors: dict[str, ClientError] = {"b": RequestTimeoutError("GET_TOPIC_STATS_INFO", 1, "b:1")}
+    error: ClientError = RequestTimeoutError("GET_TOPIC_STATS_INFO", 1, "b:1")
     place = LivePlace(ClientSettings(("127.0.0.1:1",)))
     monkeypatch.setattr(AsyncAdmin, "topics", topics)
-    monkeypatch.setattr(AsyncAdmin, "known_topic_stats", stats)
+    monkeypatch.setattr(AsyncAdmin, "topic_stats", stats)
+    monkeypatch.setattr(place, "brokers_of", brokers_of)
     monkeypatch.setattr(place, "_known_route", route_of)
     try:
-        entries, found = place.known_entries()
+        entries = place.known_entries()
         assert [(each["topic"], each["broker_name"]) for each in entries] == [("T", "a"), ("U", "a")]
-        assert found == [errors["b"]]
+        assert place.troubles == {"b": error}
         assert place.bounds(QueueId("T", "a", 0)) == (0, 5)
         place.refresh()
         with pytest.raises(RequestTimeoutError):
             place.topic_entries()
-        errors["b"] = ResponseError(17, None, "b:1", "GET_TOPIC_STATS_INFO", "T")
-        assert place.known_entries()[1] == [], "a topic that it has not is no failure"
+        asked.clear()
+        assert [each["broker_name"] for each in place.known_entries("T")] == ["a"]
+        assert asked == [("T", "a:1")]
+        place.troubles.clear()
+        error = ResponseError(17, None, "b:1", "GET_TOPIC_STATS_INFO", "T")
+        place.known_entries()
+        assert place.troubles == {}, "a topic that it has not is no failure"
     finally:
         place.close()
 

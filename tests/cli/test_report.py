@@ -121,8 +121,12 @@ def test_dead_letters_that_cannot_be_read_are_counted_and_fail_the_report(
 
 def test_what_is_missing_is_in_the_page_and_the_exit_code_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = StorePlace.topic_entries
-    error = ClientError("broker b does not answer")
-    monkeypatch.setattr(StorePlace, "known_entries", lambda place: (entries(place), [error]))
+
+    def known(place: StorePlace) -> list[dict[str, Any]]:
+        place.troubles = {"b": ClientError("broker b does not answer")}
+        return entries(place)
+
+    monkeypatch.setattr(StorePlace, "known_entries", known)
     text = run("report", root, exit_code=1)
     assert text.count("no answer: broker b does not answer") == 2, "in the page and on stderr"
     assert "orders" in text

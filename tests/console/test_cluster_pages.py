@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
 from spark_mq.cli.places import KeySearch
-from spark_mq.client.admin import Admin, NewTopic
+from spark_mq.client.admin import Admin
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.pull_consumer import PullConsumer
@@ -25,10 +23,9 @@ from spark_mq.console.cluster_view import ClusterViews
 from spark_mq.remoting import MessageQueue
 from storage.format.record import encode_offset_message_id
 from storage.rules.half_messages import TransactionState
-from tests.broker_server.own_cluster import OwnCluster, own_cluster
+from tests.broker_server.own_cluster import OwnCluster, half_silent, own_cluster
 from tests.console.small_store import OpenConsole
 from tests.console.structure import Structure
-from tests.support.java_broker import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -161,7 +158,7 @@ def test_a_broker_that_does_not_answer_is_said_on_the_overview(tmp_path: Path, o
     with own_cluster(tmp_path) as made:
         client = open_console(connection=Connection(name_server=made.name_server, request_timeout="1s"))
         assert "no answer" not in text_of(client, "/")
-        os.kill(made.pid, signal.SIGSTOP)  # one that is killed is gone from the name server, too
+        made.stop()  # one that is killed is gone from the name server, too
         assert "no answer" in text_of(client, "/")
         for address in ("/timers", "/transactions"):
             assert "has is missing here" in text_of(client, address)
@@ -170,24 +167,8 @@ def test_a_broker_that_does_not_answer_is_said_on_the_overview(tmp_path: Path, o
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnCluster]:
-    """A cluster of two brokers, both with topic Orders and a dead letter; the second one has stopped to answer."""
-    with own_cluster(tmp_path_factory.mktemp("first")) as made, ExitStack() as others:
-        second = OwnCluster(tmp_path_factory.mktemp("second"), brokerName="silent", namesrvAddr=made.name_server)
-        others.callback(second.close)
-        second.start()
-        with Admin(made.settings) as admin:
-            for address in (made.address, second.address):
-                for topic in ("Orders", "%DLQ%billing"):
-                    admin.create_topic(NewTopic(topic, 1, 1), address=address)
-            wait_until(lambda: len(admin.route("Orders").publish_queues) == 2, "Orders is at both brokers")
-            wait_until(lambda: len(admin.route("%DLQ%billing").publish_queues) == 2, "%DLQ%billing is at both brokers")
-        with Producer(made.settings, "Makers") as producer:
-            for broker in ("own", "silent"):
-                for topic in ("Orders", "%DLQ%billing"):
-                    properties = {"KEYS": "both", "UNIQ_KEY": "SAME"}
-                    letter = Message(topic, f"at {broker}".encode(), properties=properties)
-                    producer.hand_on(letter, MessageQueue(topic, broker, 0))
-        os.kill(second.pid, signal.SIGSTOP)
+    """A cluster of two brokers, of which one does not answer."""
+    with half_silent(tmp_path_factory.mktemp("half")) as (made, _):
         yield made
 
 

@@ -22,7 +22,7 @@
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 1) * 1.05] } },
       legend: { markers: { width: 3, dash: (_, number) => BORDERS[(number - 1) % BORDERS.length] } },
-      axes: [{ ...axis, values: (_, ticks) => ticks.map((each) => moment(each).slice(11)) }, { ...axis, size: 70, values: (_, ticks) => ticks.map((each) => each.toLocaleString("en")) }],
+      axes: [{ ...axis, space: 80, values: (_, ticks) => ticks.map((each) => moment(each).slice(11)) }, { ...axis, size: 70, values: (_, ticks) => ticks.map((each) => each.toLocaleString("en")) }],
       series: [
         { label: "time", value: (_, each) => (each === null || each === undefined ? "–" : moment(each)) },
         ...series.map((each, number) => ({
