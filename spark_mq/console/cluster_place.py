@@ -1,7 +1,8 @@
 """A cluster as pages ask it: what the brokers that answer have, and why that of the others is missing.
 
 One rule for all pages. A broker that does not answer, or not in the time that a page waits for it, is noted in `troubles` by its name
-and is not asked again by this page. One that refuses a request is noted, too, and may answer the next. What the others have is shown.
+and is not asked again by this page. One that refuses a request, or whose answer cannot be read, is noted, too, and may answer the next.
+What the others have is shown.
 A command raises the first error instead (`spark_mq/cli/live_place.py`).
 """
 
@@ -19,18 +20,28 @@ from spark_mq.cli.cluster import connection_of
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch
 from spark_mq.client.admin import brokers_of, joined_connections
-from spark_mq.client.errors import ClientError, ResponseError, TopicRouteNotFoundError
+from spark_mq.client.errors import (
+    ClientError,
+    MalformedResponseError,
+    ResponseError,
+    TopicRouteNotFoundError,
+    TornAnswerError,
+)
 from spark_mq.client.event_loop import run
 from spark_mq.client.pulls import PullResult
 from spark_mq.client.routes import read_address
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting.administration import ConsumerConnection, TopicOffset
 from spark_mq.source.offsets import QueueId
+from spark_mq.source.pulled_records import PulledRecordError
 from storage import Message
+from storage.errors import CorruptRecordError
 from storage.names import retry_topic
 from storage.rules.response_codes import ResponseCode
 
 T = TypeVar("T")
+_ANSWERS = (ResponseError, MalformedResponseError)
+"""Errors of a broker that does answer: it may answer the next request."""
 
 
 class SlowBrokerError(ClientError):
@@ -85,7 +96,7 @@ class ClusterPlace(LivePlace):
     async def asked(self, broker_name: str, call: Callable[[], Awaitable[T]]) -> T | None:
         """The broker's answer; None where there is none, and then `troubles` says why."""
         known = self.troubles.get(broker_name)
-        if known is not None and not isinstance(known, ResponseError):
+        if known is not None and not isinstance(known, _ANSWERS):
             return None
         try:
             return await self.answered(broker_name, call)
@@ -94,7 +105,7 @@ class ClusterPlace(LivePlace):
             return None
 
     async def answered(self, broker_name: str, call: Callable[[], Awaitable[T]]) -> T:
-        """The broker's answer, while the page waits for it. Raises ClientError."""
+        """The broker's answer, while the page waits for it. Raises ClientError, also where the records of an answer are cut."""
         waited = self._waited.setdefault(broker_name, _Waited())
         left_s = None if self._wait_s is None else max(0.0, self._wait_s - waited.seconds)
         try:
@@ -103,6 +114,10 @@ class ClusterPlace(LivePlace):
                     return await call()
         except TimeoutError:
             raise SlowBrokerError(self._wait_s or 0.0) from None
+        except PulledRecordError as error:
+            raise error.at(f"broker {broker_name}") from None
+        except CorruptRecordError as error:
+            raise TornAnswerError(f"broker {broker_name}", "a request for messages", error.describe()) from None
 
     # Messages by the names of this place, so that links lead back to them
 
