@@ -133,18 +133,19 @@ def measure_idle(
 
 
 def _measured(waiting: Waiting, cluster: IdleCluster, seconds: int) -> IdleResult:
-    cpu, begun = waiting.processes.cpu_seconds(), time.monotonic()
-    to_broker, to_names = Counter(cluster.at_broker.requests), Counter(cluster.at_name_server.requests)
-    answered = cluster.at_broker.answer_bytes
-    time.sleep(seconds)
-    return IdleResult(
-        waiting,
-        time.monotonic() - begun,
-        cluster.at_broker.requests - to_broker,
-        cluster.at_name_server.requests - to_names,
-        cluster.at_broker.answer_bytes - answered,
-        waiting.processes.cpu_seconds().since(cpu),
-    )
+    with waiting.processes.watched() as used:
+        begun = time.monotonic()
+        to_broker, to_names = Counter(cluster.at_broker.requests), Counter(cluster.at_name_server.requests)
+        answered = cluster.at_broker.answer_bytes
+        time.sleep(seconds)
+        return IdleResult(
+            waiting,
+            time.monotonic() - begun,
+            cluster.at_broker.requests - to_broker,
+            cluster.at_name_server.requests - to_names,
+            cluster.at_broker.answer_bytes - answered,
+            used(),
+        )
 
 
 class _Query(NamedTuple):

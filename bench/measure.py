@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, NamedTuple, Protocol
@@ -15,7 +16,7 @@ from typing import Literal, NamedTuple, Protocol
 from pyspark.sql import SparkSession
 from rich.table import Table
 
-from bench.cpu import busy_seconds, cpu_seconds_below, own_cpu_seconds
+from bench.cpu import Below, busy_seconds, own_cpu_seconds
 
 Peer = Literal["kafka", "spark_mq", "ceiling", "java", "delta"]
 
@@ -29,14 +30,25 @@ class Processes(NamedTuple):
     """A Python program, without a JVM."""
     broker: int | None = None
 
-    def cpu_seconds(self) -> CpuSeconds:
-        python = sum(cpu_seconds_below(pid) for pid in (self.jvm, self.python) if pid is not None)
-        return CpuSeconds(
-            jvm=own_cpu_seconds(self.jvm) if self.jvm is not None else 0,
-            python=python + (own_cpu_seconds(self.python) if self.python is not None else 0),
-            broker=own_cpu_seconds(self.broker) if self.broker is not None else 0,
-            machine=busy_seconds(),
-        )
+    @contextmanager
+    def watched(self) -> Iterator[Callable[[], CpuSeconds]]:
+        """Gives a function that says what they have used since the block began."""
+        below = [Below(pid) for pid in (self.jvm, self.python) if pid is not None]
+
+        def look() -> CpuSeconds:
+            return CpuSeconds(
+                jvm=own_cpu_seconds(self.jvm) if self.jvm is not None else 0,
+                python=sum(each.seconds() for each in below)
+                + (own_cpu_seconds(self.python) if self.python is not None else 0),
+                broker=own_cpu_seconds(self.broker) if self.broker is not None else 0,
+                machine=busy_seconds(),
+            )
+
+        before = look()
+        with ExitStack() as watching:
+            for each in below:
+                watching.enter_context(each.watched())
+            yield lambda: look().since(before)
 
 
 class CpuSeconds(NamedTuple):
@@ -158,9 +170,10 @@ def measure(
 
 
 def _time(case: Case, processes: Processes) -> Timing:
-    before, begun = processes.cpu_seconds(), time.perf_counter()
-    seconds = case.run()
-    return Timing(seconds, processes.cpu_seconds().since(before), time.perf_counter() - begun)
+    begun = time.perf_counter()
+    with processes.watched() as used:
+        seconds = case.run()
+        return Timing(seconds, used(), time.perf_counter() - begun)
 
 
 def table(

@@ -30,18 +30,19 @@ COMMAND = Path(sys.executable).with_name("spark-mq")
 READY = "boot success"
 FIRST_QUERY = """
 import sys, time
-from bench.cpu import cpu_seconds_below, own_cpu_seconds
+from bench.cpu import Below, own_cpu_seconds
 from spark_mq.session import build_session
 seen = []
 
 def look():
-    python = time.process_time() + (cpu_seconds_below(jvm) if jvm else 0)
+    python = time.process_time() + (workers.seconds() if jvm else 0)
     seen.append((time.perf_counter() - began, own_cpu_seconds(jvm) if jvm else 0, python))
 
 began, jvm = time.perf_counter(), 0
 look()
 spark = build_session("first query", master="local[2]")
 jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+workers = Below(jvm)
 look()
 spark.range(1).collect()
 look()

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from spark_mq.archive.commits import ArchiveConflictError
 from spark_mq.conditions import ArchiveError, DataLossError
-from spark_mq.source.archive_table import ArchiveTable, Life, Loss, Place, delta_lake, open_delta
+from spark_mq.source.archive_table import ArchiveTable, Life, Loss, Place, delta_lake, delta_rows, open_delta
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.ranges import QueueRange, ranges_between
@@ -121,9 +121,8 @@ class RestoreAudit:
             self._delta = self._made()
         if self._delta is None:
             return [], []
-        rows = self._delta.to_pyarrow_table(
-            filters=[("topic", "=", self._topic), ("target", "=", self._target)]
-        ).to_pylist()
+        of_topic = {"topic": [self._topic], "target": [self._target]}
+        rows = delta_rows(self._place, self._delta, _SCHEMA.names, of_topic).to_pylist()
         done = {row["plan"] for row in rows if row["state"] == RESTORED}
         ranges: dict[tuple[str, str], list[RestoreRange]] = {}
         for row in rows:

@@ -3,7 +3,7 @@
 Nothing is written: pulls store no offset, and their group is the one that Apache's tools have, which every broker knows.
 Two kinds of questions go to several brokers. Those that a part of the answers would make wrong (`topic_entries`, `queues`) raise the
 first error. The others (`known_entries`, `by_key`) give what the brokers have that answer, and note why others do not in `troubles`. A
-broker that does not answer is asked once; one that refuses a request may answer the next.
+broker that does not answer is asked once; one that refuses a request, or whose answer cannot be read, may answer the next.
 Not supported: logical queues of static topics, for which a warning says what is shown instead; queues of batches.
 """
 
@@ -25,6 +25,7 @@ from spark_mq.client.errors import (
     MalformedResponseError,
     ResponseError,
     TopicRouteNotFoundError,
+    TornAnswerError,
 )
 from spark_mq.client.event_loop import run, spawn
 from spark_mq.client.message import MessageQueue, decode_records
@@ -35,7 +36,9 @@ from spark_mq.lag.figures import LagLooks
 from spark_mq.lag.of_cluster import ClusterLag
 from spark_mq.remoting.administration import TopicOffset
 from spark_mq.source.offsets import QueueId
+from spark_mq.source.pulled_records import PulledRecordError
 from storage import Message
+from storage.errors import CorruptRecordError
 from storage.format.record import decode_offset_message_id
 from storage.names import is_system_topic
 from storage.rules.response_codes import ResponseCode
@@ -43,6 +46,8 @@ from storage.rules.response_codes import ResponseCode
 _AT_A_TIME = 32
 """Requests in flight; a broker refuses more than it has room for."""
 _NOT_FOUND = "can not find message"
+_ANSWERS = (ResponseError, MalformedResponseError)
+"""Errors of a broker that does answer: it may answer the next request."""
 
 T = TypeVar("T")
 
@@ -72,7 +77,7 @@ class LivePlace:
     async def asked(self, broker_name: str, call: Callable[[], Awaitable[T]]) -> T | None:
         """The broker's answer; None where there is none, and then `troubles` says why."""
         known = self.troubles.get(broker_name)
-        if known is not None and not isinstance(known, ResponseError):
+        if known is not None and not isinstance(known, _ANSWERS):
             return None
         try:
             return await self.answered(broker_name, call)
@@ -81,8 +86,13 @@ class LivePlace:
             return None
 
     async def answered(self, broker_name: str, call: Callable[[], Awaitable[T]]) -> T:
-        """The broker's answer. Raises ClientError."""
-        return await call()
+        """The broker's answer. Raises ClientError, also where the records of an answer are cut."""
+        try:
+            return await call()
+        except PulledRecordError as error:
+            raise error.at(f"broker {broker_name}") from None
+        except CorruptRecordError as error:
+            raise TornAnswerError(f"broker {broker_name}", "a request for messages", error.describe()) from None
 
     def from_each(self, brokers: Sequence[tuple[str, str]], call: Callable[[str], Awaitable[T]]) -> list[tuple[str, T]]:
         """What the call of each address gives, with the broker's name; nothing of those that give nothing."""

@@ -254,6 +254,7 @@ class TornAnswerError(MalformedResponseError):
     while it deletes the first file of its log.
     """
 
+    hint = "Try again: a broker of Apache answers so for a moment, while it deletes the first file of its log."
     retriable = True
 
 

@@ -79,13 +79,13 @@ class ClusterPlace(LivePlace):
     # What a broker says, or why it does not
 
     async def answered(self, broker_name: str, call: Callable[[], Awaitable[T]]) -> T:
-        """The broker's answer, while the page waits for it. Raises ClientError."""
+        """The broker's answer, while the page waits for it. Raises ClientError, also where the records of an answer are cut."""
         waited = self._waited.setdefault(broker_name, _Waited())
         left_s = None if self._wait_s is None else max(0.0, self._wait_s - waited.seconds)
         try:
             with waited.counted():
                 async with asyncio.timeout(left_s):
-                    return await call()
+                    return await super().answered(broker_name, call)
         except TimeoutError:
             raise SlowBrokerError(self._wait_s or 0.0) from None
 

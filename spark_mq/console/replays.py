@@ -22,7 +22,7 @@ from jobs.run import JobReport, Shared
 from spark_mq.cli.output import UsageError, describe
 from spark_mq.command_options import NO_CLUSTER, Connection
 from spark_mq.replay import SETTLED
-from spark_mq.source.archive_table import Place, open_delta
+from spark_mq.source.archive_table import Place, delta_rows, open_delta
 from storage.epoch_times import current_time_ms
 
 AUDIT_ROWS = 200
@@ -152,7 +152,7 @@ def audit_rows(audit: Place, group: str) -> list[Mapping[str, Any]]:
     delta = open_delta(audit)
     if delta is None:
         return []
-    rows = delta.to_pyarrow_table(columns=_SHOWN, filters=[("consumer_group", "=", group)])
+    rows = delta_rows(audit, delta, _SHOWN, {"consumer_group": [group]})
     newest = rows.take(pc.select_k_unstable(rows, AUDIT_ROWS, [("time", "descending")]))
     return [{**row, "time_ms": _ms(row["time"])} for row in newest.to_pylist()]
 
@@ -162,8 +162,8 @@ def settled_ids(audit: Place, group: str) -> set[str]:
     delta = open_delta(audit)
     if delta is None:
         return set()
-    wanted = [("consumer_group", "=", group), ("result", "in", list(SETTLED))]
-    return set(delta.to_pyarrow_table(columns=["dead_letter_msg_id"], filters=wanted)["dead_letter_msg_id"].to_pylist())
+    wanted = {"consumer_group": [group], "result": SETTLED}
+    return set(delta_rows(audit, delta, ["dead_letter_msg_id"], wanted)["dead_letter_msg_id"].to_pylist())
 
 
 def _ms(moment: datetime) -> int:

@@ -20,7 +20,7 @@ which rows they have.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -481,6 +481,37 @@ def open_delta(place: Place) -> DeltaTable | None:
         return None
     except (DeltaError, OSError, ValueError) as error:
         raise ArchiveError(place.url, str(error)) from error
+
+
+def delta_rows(
+    place: Place, delta: DeltaTable, columns: Sequence[str], where: Mapping[str, Collection[str]]
+) -> pa.Table:
+    """The rows of a Delta table, such as an audit, whose columns have one of the given texts. Raises ArchiveError.
+
+    delta-rs reads them. Its `to_pyarrow_table` lets Arrow read through files of Python, and Arrow's threads may still hold buffers of
+    these when it has returned. A thread that drops one while the interpreter ends aborts the process ("terminate called").
+    """
+    from deltalake import QueryBuilder
+    from deltalake.exceptions import DeltaError
+
+    conditions = [
+        f"{_quoted(name)} IN ({', '.join(_literal(text) for text in sorted(texts))})" for name, texts in where.items()
+    ]
+    query = f"SELECT {', '.join(map(_quoted, columns))} FROM rows_there WHERE {' AND '.join(conditions)}"
+    try:
+        found = pa.table(QueryBuilder().register("rows_there", delta).execute(query))
+    except (DeltaError, OSError, ValueError) as error:
+        raise ArchiveError(place.url, f"its rows cannot be read: {error}") from error
+    plain = [each.with_type(pa.string()) if each.type == pa.string_view() else each for each in found.schema]
+    return found.cast(pa.schema(plain))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _refuse_features(place: Place, delta: DeltaTable) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from jobs.restore import COLUMNS
 from spark_mq.archive.commits import ArchiveConflictError
@@ -20,7 +21,7 @@ from spark_mq.archive.restore import (
     without,
 )
 from spark_mq.archive.upkeep import UpkeepReport, drop_old_days, parse_keep, replace_files
-from spark_mq.conditions import DataLossError
+from spark_mq.conditions import ArchiveError, DataLossError
 from spark_mq.source.archive_table import Place
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
@@ -287,3 +288,36 @@ def test_what_is_left_of_a_range() -> None:
     assert [(each.start, each.end) for each in left] == [(10, 12), (15, 18)]
     assert without(window, [RestoreRange(QUEUE, 1, 0, 30)]) == [window], "another life"
     assert [[each.start for each in group] for group in one_a_queue(left)] == [[10], [15]]
+
+
+def test_the_audit_is_read_without_threads_of_arrow(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow's threads may hold what they read through files of Python for a while; one that lets go of it as the job ends aborts it."""
+
+    def scan(*given: Any, **named: Any) -> None:
+        raise AssertionError("a scan by Arrow")
+
+    monkeypatch.setattr(DeltaTable, "to_pyarrow_dataset", scan)
+    target = Target(table)
+    audit = RestoreAudit(Place.of(str(table) + "-audit"), "Topic", "somewhere Topic")
+    done = restore_once(whole(table), opened(table), audit, "somewhere Topic", target.write)
+    assert len(done.ranges) == 2
+    assert [len(plans) for plans in audit.plans()] == [0, 1]
+
+
+def test_targets_of_any_name_have_their_own_plans(tmp_path: Path) -> None:
+    place, names = Place.of(str(tmp_path / "audit")), ["it's T", "it''s T", 'a "b" \\ T', "c' OR 'd' = 'd T"]
+    for name in names:
+        ranges = (RestoreRange(QUEUE, 0, 0, 5),)
+        RestoreAudit(place, "Topic", name).plan(RestorePlan(f"of {name}", "Topic", name, ranges))
+    for name in names:
+        assert [plan.plan_id for plan in RestoreAudit(place, "Topic", name).plans()[0]] == [f"of {name}"]
+    assert RestoreAudit(place, "Topic", "another T").plans() == ([], [])
+
+
+def test_an_audit_whose_file_is_gone_is_an_error_that_names_it(tmp_path: Path) -> None:
+    audit = RestoreAudit(Place.of(str(tmp_path / "audit")), "Topic", "somewhere Topic")
+    audit.plan(RestorePlan("p0", "Topic", "somewhere Topic", (RestoreRange(QUEUE, 0, 0, 5),)))
+    (file,) = (tmp_path / "audit").glob("*.parquet")
+    file.unlink()
+    with pytest.raises(ArchiveError, match=file.name):
+        audit.plans()

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_mq.client.errors import BrokerUnreachableError, ResponseError
+from spark_mq.client.errors import BrokerUnreachableError, ResponseError, TornAnswerError
 from spark_mq.client.event_loop import run
+from spark_mq.client.pulls import PullResult, PullStatus
 from spark_mq.client.settings import ClientSettings
 from spark_mq.console.cluster_place import ClusterPlace, SlowBrokerError, _Waited
+from spark_mq.console.cluster_view import ClusterView
+from spark_mq.remoting import MessageQueue
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.pulled_records import PulledRecordError
+from storage.errors import CorruptRecordError
+from storage.format.record import encode_record
+from tests.support.message_builder import make_message
 
 SETTINGS = ClientSettings(("127.0.0.1:1",))
 REFUSAL = ResponseError(1, "no", "127.0.0.1:2", "a question")
@@ -65,6 +74,51 @@ def test_a_broker_that_refuses_is_named_and_asked_again(open_place: Callable[[fl
     assert [asked(place, refusing), asked(place, refusing)] == [None, None]
     assert refusing.calls == 2
     assert place.troubles == {"refusing": REFUSAL}
+
+
+@pytest.mark.parametrize(
+    "error", [PulledRecordError("an answer ends 3 bytes behind"), CorruptRecordError("record", 0, "whole", "3 bytes")]
+)
+def test_a_broker_whose_records_are_cut_is_named_and_asked_again(
+    error: Exception, open_place: Callable[[float | None], ClusterPlace]
+) -> None:
+    """Apache's broker gives such records for a moment, while it deletes the first file of its log."""
+    place, torn, other = open_place(10), Broker("torn", error), Broker("other")
+    assert [asked(place, each) for each in (torn, other, torn)] == [None, "other", None]
+    assert torn.calls == 2
+    assert isinstance(place.troubles["torn"], TornAnswerError)
+    assert re.search("^broker torn: .* cannot be read: .*3 bytes.* Try again", str(place.troubles["torn"]))
+
+
+def test_open_transactions_of_a_broker_whose_records_are_cut_are_missing_with_its_name(
+    open_place: Callable[[float | None], ClusterPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = open_place(10)
+    view = ClusterView(place)
+
+    class Answers:
+        async def route(self, topic: str) -> None: ...
+
+        async def group_offset(self, group: str, queue: MessageQueue) -> int:
+            return 0
+
+        async def min_offset(self, queue: MessageQueue) -> int:
+            return 0
+
+        async def max_offset(self, queue: MessageQueue) -> int:
+            return 1
+
+        async def close(self) -> None: ...
+
+    async def pulled(queue: QueueId, offset: int, limit: int, tags: str = "*") -> PullResult:
+        records = encode_record(make_message(queue.topic, 0, 0)) if queue.broker_name == "other" else b"cut"
+        return PullResult(PullStatus.FOUND, 1, 0, 1, records=records)
+
+    monkeypatch.setattr(place, "admin", Answers())
+    monkeypatch.setattr(place, "pulled", pulled)
+    monkeypatch.setattr(view, "_addresses", lambda: [("c", name, 0, f"{name}:1") for name in ("other", "torn")])
+    assert [each.broker_name for each in view.transactions()] == ["other"]
+    assert "torn: the answer to PULL_MESSAGE (11) cannot be read" in str(place.troubles["torn"])
 
 
 def test_a_broker_is_waited_for_so_long_in_all_and_the_others_have_their_own_time(
