@@ -25,7 +25,7 @@ from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.transaction_producer import TransactionProducer
-from spark_mq.remoting import MessageQueue, RemotingCommand
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
 from storage import MessageStore, StoreConfig, open_store
 from storage.delay.schedule import read_plan

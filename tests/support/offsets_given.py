@@ -1,7 +1,7 @@
 """Who gave the queue offsets of a group's log: offsets that were given twice, and who it was that messages are not served.
 
-A leader gives each message the next offset of its queue. One whose queues lack entries of the log gives their offsets again: then the log
-has two messages of one offset, and a queue has room for one.
+A leader gives each message the next offset of its queue. One whose queues lack entries of the log gives their offsets again. Then the
+log has two messages of one offset, and a queue has room for one.
 """
 
 from __future__ import annotations
