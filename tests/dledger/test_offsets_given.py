@@ -52,6 +52,19 @@ def test_who_gave_an_offset_again_is_to_blame_whichever_message_is_served() -> N
     assert why(log, {"m2"}, "n2") == {"offset given again by ours": 1}
 
 
+def test_who_went_back_first_is_named_beside_who_goes_on_from_there() -> None:
+    log = log_of(("n0", 1, [0, 1, 2, 3, 4]), ("n2", 2, [1, 2]), ("n0", 3, [3, 4, 5]))
+    assert why(log, {"m1", "m3"}, "n0") == {
+        "offset given again by Apache's": 1,
+        "offset given again by ours, after Apache's": 1,
+    }
+
+
+def test_a_leader_that_goes_back_itself_is_the_first() -> None:
+    log = log_of(("n0", 1, [0, 1, 2, 3, 4]), ("n2", 2, [1, 2, 3, 4, 5]), ("n0", 3, [5, 6]))
+    assert why(log, {"m9"}, "n0") == {"offset given again by ours": 1}
+
+
 def test_where_an_offset_was_given_once_the_leader_is_to_blame() -> None:
     log = log_of(("n0", 1, [0, 1, 2]))
     assert why(log, {"m1"}, "n2") == {"queue of Apache's lacks it": 1}

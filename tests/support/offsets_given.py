@@ -65,22 +65,47 @@ def jumps(log: Iterable[Given]) -> list[Jump]:
     return sorted([*found, *runs.values()], key=lambda jump: jump.first.commitlog_offset)
 
 
+def beginners(log: Iterable[Given]) -> dict[Place, str]:
+    """For each message whose offset its queue had already: the leader that went back to such an offset.
+
+    A queue ends there then, for our members. So another leader, which goes on from it, gives offsets again through no fault of its own.
+    """
+    ends: dict[int, int] = defaultdict(int)
+    last: dict[int, int] = {}
+    began: dict[int, str] = {}
+    found: dict[Place, str] = {}
+    for each in log:
+        queue_id, offset = each.slot
+        if offset >= ends[queue_id]:
+            began.pop(queue_id, None)
+        elif offset != last[queue_id] + 1 or queue_id not in began:
+            began[queue_id] = each.giver
+        if queue_id in began:
+            found[each.place] = began[queue_id]
+        ends[queue_id], last[queue_id] = max(ends[queue_id], offset + 1), offset
+    return found
+
+
 def unserved_by(
     unserved: Iterable[Place], log: Sequence[Given], whose: Callable[[str], str], leader: str
 ) -> Counter[str]:
     """For messages of the log that are not served at their offsets: how many of them for which reason, and whose member it was.
 
-    Where the log has several messages of one offset, it is whoever gave it again; else it is the last leader, whose queue lacks it.
+    Where the log has several messages of one offset, it is who gave it again, and who went back first; else it is the last leader: its
+    queue lacks the message.
     """
     at: dict[tuple[int, int], list[Given]] = defaultdict(list)
     for each in log:
         at[each.slot].append(each)
+    began = beginners(log)
     found: Counter[str] = Counter()
     for place in unserved:
         first, *later = at[place.queue_id, place.queue_offset]
         if later:
-            after = [each for each in later if each.place == place] if first.place != place else later
-            found[f"offset given again by {whose(after[0].giver)}"] += 1
+            again = later[0] if first.place == place else next(each for each in later if each.place == place)
+            giver, beginner = whose(again.giver), whose(began[again.place])
+            after = "" if beginner == giver else f", after {beginner}"
+            found[f"offset given again by {giver}{after}"] += 1
         else:
             found[f"queue of {whose(leader)} lacks it"] += 1
     return found
