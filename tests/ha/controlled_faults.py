@@ -192,7 +192,7 @@ def _unsynced_journal() -> Planted:
 def _held_before_kept() -> Planted:
     """A controller's decision holds without being kept."""
 
-    def hold(controller: answering.Controller, decided: Any) -> None:
+    def hold(controller: answering.Controller, decided: Any, *, is_read: bool = False) -> None:
         for event in decided.events:
             controller.state.apply(event)
 

@@ -20,17 +20,20 @@ from spark_mq.client.transaction_producer import TransactionListener, Transactio
 from storage import MessageStore, open_store
 from storage.convert import convert
 from storage.epoch_times import current_time_ms
-from storage.format.dledger import ENTRY_HEAD_SIZE
-from storage.format.record import Message, decode_record
+from storage.format.dledger import ENTRY_HEAD_SIZE, decode_entry_head
+from storage.format.record import Message, decode_record, host_text
 from tests.support.controlled_brokers import TOPIC, SendingOn, await_copied, sending_on
 from tests.support.dledger_brokers import LOG_FILE_BYTES, DLedgerBrokers, dledger_brokers, going_on_amid_its_close
 from tests.support.java_broker import Oracle, OracleError, wait_until
 from tests.support.kill_hunts import KINDS, OURS, KillsInTurn, Place, Verdict, judged
+from tests.support.offsets_given import Given, jumps, unserved_by
 from tests.support.own_servers import on_own_loop
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 GROUPS = {**KINDS, "five-of-ours": (OURS,) * 5}
+OWN_FAULTS = ("offset given again by ours", "queue of ours lacks it")
+"""Apache's members, once killed, lose entries of their queues, and as leaders give their offsets again."""
 INDEX_FILE_BYTES = 32 * 5 * 1024 * 1024
 
 
@@ -54,11 +57,14 @@ class Hunted(NamedTuple):
     """By what that leader serves to a Java consumer."""
     in_plain: Verdict
     """By the queues of the plain store that is made of that leader's."""
+    unserved: Counter[str]
+    """Why, and whose member it was."""
     turns: KillsInTurn
 
     def __str__(self) -> str:
+        why = "".join(f" ({count} {reason})" for reason, count in sorted(self.unserved.items()))
         return (
-            f"by the log: {self.in_log} | not served: {len(self.served.lost)}, twice: {len(self.served.doubled)} | "
+            f"by the log: {self.in_log} | not served: {len(self.served.lost)}{why}, twice: {len(self.served.doubled)} | "
             f"not in the plain store: {len(self.in_plain.lost)}, twice: {len(self.in_plain.doubled)} | {self.turns}"
         )
 
@@ -71,15 +77,33 @@ class Logged(NamedTuple):
     queue_id: int
     queue_offset: int
     commitlog_offset: int
+    term: int
+    store_host: str
+    """The address of the leader that gave the offset."""
 
     @classmethod
-    def of(cls, record: Message) -> Logged:
+    def of(cls, record: Message, term: int) -> Logged:
         key = record.keys[0] if record.keys else None
-        return cls(record.topic, key, record.queue_id, record.queue_offset, record.commitlog_offset)
+        host = host_text(record.store_host)
+        return cls(record.topic, key, record.queue_id, record.queue_offset, record.commitlog_offset, term, host)
+
+    @property
+    def place(self) -> Place:
+        return Place(str(self.key), self.queue_id, self.queue_offset)
 
 
 def places(records: list[Logged]) -> list[Place]:
-    return [Place(str(each.key), each.queue_id, each.queue_offset) for each in records if each.topic == TOPIC]
+    return [each.place for each in records if each.topic == TOPIC]
+
+
+def given(brokers: DLedgerBrokers, records: list[Logged]) -> list[Given]:
+    """Which member gave each message of the topic its offset."""
+    givers = {broker.address: member for member, broker in brokers.brokers.items()}
+    return [
+        Given(each.place, each.commitlog_offset, each.term, givers[each.store_host])
+        for each in records
+        if each.topic == TOPIC
+    ]
 
 
 def acknowledged_by(sender: SendingOn) -> list[Place]:
@@ -105,7 +129,13 @@ def log_of(brokers: DLedgerBrokers, member: str) -> list[Logged]:
     with opened(brokers, member) as store:
         end = store.log.files[-1].end
         found = [int(each) for offsets, _ in store.log.walk(0) for each in offsets]
-        return [Logged.of(store.log.message_at(each, end)) for each in found]
+        return [Logged.of(store.log.message_at(each, end), term_at(store, each)) for each in found]
+
+
+def term_at(store: MessageStore, commitlog_offset: int) -> int:
+    """Of the entry that has a record."""
+    place = commitlog_offset - ENTRY_HEAD_SIZE
+    return decode_entry_head(store.log.bytes_at(place, ENTRY_HEAD_SIZE), place, None).term
 
 
 def log_by_java(oracle: Oracle, brokers: DLedgerBrokers, member: str, copy: Path) -> list[Logged]:
@@ -115,11 +145,11 @@ def log_by_java(oracle: Oracle, brokers: DLedgerBrokers, member: str, copy: Path
     entries = [line.split(" ") for line in lines if line.startswith("entry ")]
     shutil.rmtree(copy)
     found = []
-    for *_, place, _, body in entries:
+    for _, _, term, place, _, body in entries:
         record = decode_record(memoryview(b64decode(body)), check_crc=True)
         assert isinstance(record, Message)
         assert record.commitlog_offset == int(place) + ENTRY_HEAD_SIZE
-        found.append(Logged.of(record))
+        found.append(Logged.of(record, int(term)))
     return found
 
 
@@ -185,12 +215,20 @@ def hunt(oracle: Oracle, home: Path, kind: str, kills: int) -> Hunted:
             assert by_java == own, f"Apache's classes read {member} otherwise"
     acknowledged, plain = acknowledged_by(sender), made_plain(brokers, leader, home)
     in_log, is_served, in_plain = (judged(turns.killed, acknowledged, each) for each in (places(log), there, plain))
-    found = Hunted(in_log, is_served, in_plain, turns)
-    print(f"{kind}, {oracle.version}: {found}")
+    by_giver = given(brokers, log)
+
+    def whose(member: str) -> str:
+        return "ours" if brokers.is_ours(member) else "Apache's"
+
+    unserved = unserved_by(is_served.lost, by_giver, whose, leader)
+    found = Hunted(in_log, is_served, in_plain, unserved, turns)
+    for jump in jumps(by_giver):
+        print(f"{whose(jump.first.giver)}: {jump}")
+    print(f"{kind}, {oracle.version}: {found}; the last leader: {leader}, {whose(leader)}")
     assert found.in_log.is_clean, found
-    if all(
-        GROUPS[kind]
-    ):  # Apache's, once killed, lose entries of their queues, and as leaders give their offsets again
+    by_ours = {each: count for each, count in unserved.items() if each in OWN_FAULTS}
+    assert by_ours == {}, found
+    if all(GROUPS[kind]):
         assert found.served.is_clean, found
         assert found.in_plain.is_clean, found
     return found
