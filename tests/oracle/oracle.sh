@@ -66,7 +66,7 @@ start() {  # DIR heap class args...
   mkdir -p "$dir"; : > "$dir/out.log"
   setsid java -Xmx"$heap" -XX:MaxDirectMemorySize=1g -Duser.home="$dir" "${java_options[@]}" "$@" > "$dir/out.log" 2>&1 < /dev/null &
   echo $! > "$dir/pid"
-  for _ in $(seq 600); do
+  for _ in $(seq 1500); do
     grep -q 'boot success' "$dir/out.log" && return 0
     kill -0 "$(cat "$dir/pid")" 2>/dev/null || break
     sleep 0.1

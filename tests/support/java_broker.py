@@ -289,7 +289,7 @@ class Oracle:
             if self.is_ours:
                 own_servers.start_name_server(directory, port, self.java_properties)
             else:
-                self._run("namesrv", str(directory), timeout_seconds=120, variables={"NAMESRV_PORT": str(port)})
+                self._run("namesrv", str(directory), timeout_seconds=240, variables={"NAMESRV_PORT": str(port)})
             yield f"127.0.0.1:{port}"
         finally:
             _end_what_runs_in(directory, signal.SIGKILL)  # it keeps nothing that a clean stop would save
@@ -340,7 +340,7 @@ class Oracle:
             if self.is_ours:
                 own_servers.start_broker(directory, conf, self.java_properties)
             else:
-                self._run("broker", str(directory), str(conf), timeout_seconds=120)
+                self._run("broker", str(directory), str(conf), timeout_seconds=240)
             pid = int((directory / "pid").read_text("ascii"))
             address = address_text(str(settings.get("brokerIP1", "127.0.0.1")), port)
             _await_registered(address, name_server)
