@@ -9,7 +9,8 @@ null in `value` and its reason in `value_error`; `split_values` gives both parts
 
 Bodies in Confluent's wire format begin with a zero byte and the id of their schema (4 bytes, big-endian): `parse_confluent`.
 Spark's parsers of Avro and Protobuf are packages of their own, of Spark's release: `spark.jars.packages` must name
-`org.apache.spark:spark-avro_2.13:4.2.0` or `org.apache.spark:spark-protobuf_2.13:4.2.0`. They are not in pyspark.
+`org.apache.spark:spark-avro_2.13:4.2.0` or `org.apache.spark:spark-protobuf_2.13:4.2.0`, or `spark.jars` its jars. They are not in
+pyspark.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ def write_typed(spark: SparkSession, table: ArchiveTable, topic: str, parse: Any
     """Write what is archived of a topic and not typed yet. `parse` gives a frame of messages the columns `value` and `value_error`;
     `fields` are those of `value`.
 
-    Raises OptionError where a field has another type than the table's column, or one that no column can have, ArchiveError where a commit fails, DataLossError for what
-    the archive lacks though no gap names it.
+    Raises OptionError where a field has another type than the table's column, or one that no column can have; ArchiveError where a
+    commit fails; DataLossError for what the archive lacks though no gap names it.
     """
     place = typed_place(table.place, topic)
     delta, new_fields = _open_or_make(place, fields)

@@ -180,12 +180,9 @@ def test_avro_is_read_by_its_own_schema_and_shown_by_the_newest(
     ]
 
 
-_JARS = os.environ.get(
-    "SPARK_MQ_PROTOBUF_JARS", ""
-)  # with commas between them; where Maven Central has not this release's package
-PROTOBUF_PARSER = (
-    f"--jars {_JARS}" if _JARS else f"--packages org.apache.spark:spark-protobuf_2.13:{pyspark.__version__}"
-)
+JARS = os.environ.get("SPARK_MQ_PROTOBUF_JARS")
+"""Jars of Spark's parser of Protobuf, with commas between them, for where Maven Central has not this release's package."""
+PROTOBUF_PARSER = f"--jars {JARS}" if JARS else f"--packages org.apache.spark:spark-protobuf_2.13:{pyspark.__version__}"
 PROTOBUF = """
 from google.protobuf import descriptor_pb2
 from spark_mq import build_session
