@@ -458,7 +458,7 @@ def test_two_topics_never_share_a_typed_table() -> None:
 def test_columns_of_a_typed_table_may_be_null_and_are_no_intervals(tmp_path: Path) -> None:
     from pyspark.sql.types import ArrayType, DayTimeIntervalType, LongType, StructField, StructType
 
-    table = open_or_make(Place.given(str(tmp_path / "archive")))
+    table = open_or_make(Place.of(str(tmp_path / "archive")))
     needed = StructType([StructField("order", LongType(), nullable=False)])  # as Protobuf's `required` is
     spark: Any = None  # nothing is archived, so nothing is read
     write_typed(spark, table, "orders", None, needed)
