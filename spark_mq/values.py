@@ -9,7 +9,8 @@ null in `value` and its reason in `value_error`; `split_values` gives both parts
 
 Bodies in Confluent's wire format begin with a zero byte and the id of their schema (4 bytes, big-endian): `parse_confluent`.
 Spark's parsers of Avro and Protobuf are packages of their own, of Spark's release: `spark.jars.packages` must name
-`org.apache.spark:spark-avro_2.13:4.2.0` or `org.apache.spark:spark-protobuf_2.13:4.2.0`. They are not in pyspark.
+`org.apache.spark:spark-avro_2.13:4.2.0` or `org.apache.spark:spark-protobuf_2.13:4.2.0`, or `spark.jars` its jars. They are not in
+pyspark.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from spark_mq.spark_api import (
     DateType,
     DoubleType,
     LongType,
+    MapType,
     SparkSession,
     StringType,
     StructField,
@@ -298,7 +300,8 @@ _PARSERS: Mapping[str, Callable[[DataFrame, Column, ValueSchema, Column], DataFr
 
 
 def _with_value(messages: DataFrame, value: Callable[[], Column], parser: str) -> tuple[DataFrame, Column]:
-    """The messages with `value`, and whether no field of it has a value.
+    """The messages with `value`, and whether no field of it has a value. A list or map without elements, which Protobuf has in place of
+    null, is none.
 
     Raises OptionError where the session has not the parser's package.
     """
@@ -314,9 +317,14 @@ def _with_value(messages: DataFrame, value: Callable[[], Column], parser: str) -
         package = f"org.apache.spark:spark-{parser}_2.13:{release}"
         rule = f"the session has no parser of {parser.capitalize()}: start it with spark.jars.packages={package}"
         raise OptionError("values", rule) from error
-    names = kind.names if isinstance(kind, StructType) else []
-    is_null = (f.col(f"{VALUE}.`{name}`").isNull() for name in names)
-    return parsed, reduce(lambda one, other: one & other, is_null, f.lit(True))
+    fields = kind.fields if isinstance(kind, StructType) else []
+    absent = (_is_absent(f.col(f"{VALUE}.`{field.name}`"), field.dataType, parser) for field in fields)
+    return parsed, reduce(lambda one, other: one & other, absent, f.lit(True))
+
+
+def _is_absent(field: Column, kind: DataType, parser: str) -> Column:
+    is_never_null = parser == "protobuf" and isinstance(kind, ArrayType | MapType)
+    return f.size(field) == 0 if is_never_null else field.isNull()
 
 
 def _judged(parsed: DataFrame, error: Column) -> DataFrame:

@@ -70,8 +70,8 @@ def write_typed(spark: SparkSession, table: ArchiveTable, topic: str, parse: Any
     """Write what is archived of a topic and not typed yet. `parse` gives a frame of messages the columns `value` and `value_error`;
     `fields` are those of `value`.
 
-    Raises OptionError where a field has another type than the table's column, ArchiveError where a commit fails, DataLossError for what
-    the archive lacks though no gap names it.
+    Raises OptionError where a field has another type than the table's column, or one that no column can have; ArchiveError where a
+    commit fails; DataLossError for what the archive lacks though no gap names it.
     """
     place = typed_place(table.place, topic)
     delta, new_fields = _open_or_make(place, fields)
@@ -124,6 +124,10 @@ def _struct(fields: StructType) -> StructType:
     taken = [name for name in fields.names if name.lower().startswith("mq_")]
     if taken:
         raise OptionError("--values", f"field {taken[0]}: names that begin with mq_ are the typed table's own")
+    for field in fields:
+        kind = field.dataType.simpleString()
+        if "interval " in kind:
+            raise OptionError("--values", f"field {field.name} is {kind}, and a table of Delta has no intervals")
     own = {
         "mq_broker": StringType(),
         "mq_queue_id": IntegerType(),
@@ -134,7 +138,8 @@ def _struct(fields: StructType) -> StructType:
         "mq_error": StringType(),
         "mq_body": BinaryType(),
     }
-    return StructType([*(StructField(name, kind) for name, kind in own.items()), *fields.fields])
+    of_body = (StructField(field.name, field.dataType) for field in fields)  # null where the body is not of the schema
+    return StructType([*(StructField(name, kind) for name, kind in own.items()), *of_body])
 
 
 def _open_or_make(place: Place, fields: StructType) -> tuple[Any, tuple[str, ...]]:

@@ -11,14 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 
 from spark_mq.archive import archiver, commits
 from spark_mq.archive.archiver import ArchiveTask, QueuePlan, QueueView, TaskResult, plan_queue
 from spark_mq.archive.commits import ArchiveConflictError, open_or_make
-from spark_mq.archive.typed import typed_place
+from spark_mq.archive.typed import typed_place, write_typed
 from spark_mq.archive.verify import verify
 from spark_mq.client.errors import AccessDeniedError, BrokerUnreachableError
-from spark_mq.conditions import ConvertedError, DataLossError
+from spark_mq.conditions import ConvertedError, DataLossError, OptionError
 from spark_mq.source.archive_table import Gap, Place, Progress
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.offsets import QueueId
@@ -452,3 +453,22 @@ def test_two_topics_never_share_a_typed_table() -> None:
     assert len(set(places)) == len(topics)
     assert places[:2] == ["s3://bucket/archive-values/orders", "s3://bucket/archive-values/=25DLQ=25g"]
     assert not any("%" in place for place in places)
+
+
+def test_columns_of_a_typed_table_may_be_null_and_are_no_intervals(tmp_path: Path) -> None:
+    from pyspark.sql.types import ArrayType, DayTimeIntervalType, LongType, StructField, StructType
+
+    table = open_or_make(Place.of(str(tmp_path / "archive")))
+    needed = StructType([StructField("order", LongType(), nullable=False)])  # as Protobuf's `required` is
+    spark: Any = None  # nothing is archived, so nothing is read
+    write_typed(spark, table, "orders", None, needed)
+    (column,) = (
+        each for each in DeltaTable(typed_place(table.place, "orders").url).schema().fields if each.name == "order"
+    )
+    assert column.nullable
+    waits = StructType([StructField("waits", ArrayType(DayTimeIntervalType()))])
+    with pytest.raises(
+        OptionError, match="field waits is array<interval day to second>, and a table of Delta has no intervals"
+    ):
+        write_typed(spark, table, "waits", None, waits)
+    assert not Path(tmp_path, "archive-values", "waits").exists()
