@@ -50,7 +50,7 @@ PAGES = {
     "transactions": ("/transactions", "Paid"),
     "timers": ("/timers", "18"),
     "sinks": ("/sinks", "path of a local store"),
-    "about": ("/about", "uPlot"),
+    "about": ("/about", "their versions and licences"),
     "error": ("/topic?name=Order", "did you mean Orders?"),
 }
 
