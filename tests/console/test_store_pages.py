@@ -232,6 +232,7 @@ def test_large_messages_make_shorter_pages(tmp_path: Path, open_console: OpenCon
     [
         ("key=order-17", [17]),
         ("key=no-key", []),
+        ("tag=open", range(0, ORDERS, 10)),
         ("queue=0&tag=open", range(0, ORDERS, 10)),
         ("queue=1&offset=59", [119]),
         ("queue=1&offset=10000", []),
