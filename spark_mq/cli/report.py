@@ -36,6 +36,8 @@ DAY_MS = 86_400_000
 LETTERS_READ = 1_000
 """Of each queue of dead letters, the newest ones."""
 WORST_QUEUES = 20
+DAYS_A_TABLE = 8
+"""With the column for what is older. A page of paper is so wide: what stands beside it is not printed."""
 
 Days = Annotated[
     int, typer.Option("--days", metavar="N", min=1, max=31, help="How many days have a column of their own.")
@@ -84,7 +86,7 @@ def report(
         time=time_text(now_ms),
         troubles=troubles,
         sizes=size_sheet(sizes, now_ms),
-        by_day=day_sheet(sizes, midnights(now_ms, days)),
+        by_day=day_sheets(sizes, midnights(now_ms, days)),
         groups=group_sheet(sort_lines(lag.groups, SortBy.LAG, False)),
         queues=queue_sheet(
             sort_lines([each for one in lag.groups for each in one.queues], SortBy.LAG, True)[:WORST_QUEUES]
@@ -215,17 +217,25 @@ def size_sheet(sizes: Sequence[TopicSize], now_ms: int) -> Sheet:
     return Sheet(("topic", "queues", "messages", "size", "newest"), rows, "no topic", (*total, last, None))
 
 
-def day_sheet(sizes: Sequence[TopicSize], starts_ms: Sequence[int]) -> Sheet:
-    """Messages, and their sizes, of each topic by day."""
-    headings = ["topic", "before", *(f"{datetime.fromtimestamp(ms / 1_000, UTC):%m-%d}" for ms in starts_ms)]
-    rows = [(each.topic, *map(_day_text, each.days)) for each in sizes if each.messages]
-    return Sheet(headings, rows, "no message")
+def day_sheets(sizes: Sequence[TopicSize], starts_ms: Sequence[int]) -> list[Sheet]:
+    """Messages, and their sizes, of each topic by day: a table for each DAYS_A_TABLE days with messages."""
+    headings = ["before", *(f"{datetime.fromtimestamp(ms / 1_000, UTC):%m-%d}" for ms in starts_ms)]
+    sheets = []
+    for first in range(0, len(headings), DAYS_A_TABLE):
+        part = slice(first, first + DAYS_A_TABLE)
+        some = [each for each in sizes if any(day.messages for day in each.days[part])]
+        if some:
+            rows = [(each.topic, *map(_day_text, each.days[part])) for each in some]
+            sheets.append(Sheet(["topic", *headings[part]], rows))
+    return sheets or [Sheet((), (), "no message")]
 
 
 def _day_text(day: DaySize) -> str:
+    """A size is not torn from its unit where a narrow page folds the text."""
     if not day.messages:
         return ""
-    return f"{day.messages:,}" if day.bytes is None else f"{day.messages:,} · {bytes_in_words(day.bytes)}"
+    size = f"{bytes_in_words(day.bytes)}".replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{day.messages:,}" if day.bytes is None else f"{day.messages:,} · {size}"
 
 
 def bytes_in_words(size: int | None) -> str | None:

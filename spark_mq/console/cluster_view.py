@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -70,6 +71,8 @@ _FIGURES = {
     "messages today": "msgPutTotalTodayNow",
     "disk": "commitLogDirCapacity",
 }
+_DISK = re.compile(r"Total : (?P<total>[^,]+), Free : (?P<free>.+)\.")
+"""Java: BrokerRuntimeInfo's `commitLogDirCapacity`."""
 _TIMER = {
     "behind in its queue (messages)": "timerOffsetBehind",
     "behind in its queue (s)": "timerReadBehind",
@@ -301,4 +304,6 @@ def _state(
 
 
 def _figure(text: str | None) -> str | int | None:
+    if text is not None and (disk := _DISK.fullmatch(text)):
+        return f"{disk['free']} free of {disk['total']}"
     return int(text) if text is not None and text.isdecimal() and len(text) < 19 else text

@@ -221,7 +221,9 @@ def _of_queue(
 ) -> tuple[list[Message | Unreadable], Position]:
     minimum, maximum = view.place.bounds(queue)
     start = asked.number("offset")
-    if start is None and time_ms is not None:
+    if start is not None and time_ms is not None:
+        raise UsageError("an offset and a time both say where to begin: give one of them")
+    if time_ms is not None:
         start = _offsets_at(view, queue.topic, time_ms).get(queue)
         if start is None:
             raise_missing(view, queue.broker_name)
@@ -255,7 +257,7 @@ def _of_topic(
         start = newest if starts is None else starts.get(queue)
         if start is not None:  # else its broker has not said it
             found += _rows(queue.broker_name, _part(view, queue, start, each_queue, tags, offsets).messages)
-    found.sort(key=lambda row: row.store_time_ms, reverse=time_ms is None)
+    found.sort(key=lambda row: row.store_time_ms, reverse=time_ms is None and tags is None)
     which = "The newest messages" if time_ms is None else "The first messages from that time on"
     if tags is not None:
         which = f"The first messages with tag {tags} among {offsets:,} offsets"

@@ -10,7 +10,18 @@ import pytest
 
 from spark_mq.cli.message_lines import Unreadable
 from spark_mq.cli.pages import visible
-from spark_mq.cli.report import DAY_MS, LetterKind, bytes_in_words, dead_letters, midnights, topic_sizes
+from spark_mq.cli.report import (
+    DAY_MS,
+    DAYS_A_TABLE,
+    DaySize,
+    LetterKind,
+    TopicSize,
+    bytes_in_words,
+    day_sheets,
+    dead_letters,
+    midnights,
+    topic_sizes,
+)
 from spark_mq.cli.stores import StorePlace, open_cluster, open_place
 from spark_mq.client.errors import ClientError
 from spark_mq.source.offsets import QueueId
@@ -63,6 +74,20 @@ def test_sizes_by_day_add_up_to_what_the_queues_hold(root: Path) -> None:
         assert orders.bytes == store.size_between("orders", 0, 0, 11) == sum(day.bytes or 0 for day in orders.days)
     assert (orders.messages, orders.newest_ms) == (11, NOW_MS)
     place.close()
+
+
+def test_no_table_of_days_is_wider_than_a_page_of_paper_and_none_is_left_out() -> None:
+    """A printer cuts off what is too wide."""
+    days = (DaySize(0, 0), *(DaySize(number, 100) for number in range(1, 32)))
+    starts = midnights(NOW_MS, 31)
+    sheets = day_sheets([TopicSize("orders", 1, 496, 3_100, NOW_MS, days)], starts)
+    assert [len(sheet.headings) for sheet in sheets] == [1 + DAYS_A_TABLE] * 4
+    shown = {name: text for sheet in sheets for name, text in zip(sheet.headings[1:], sheet.rows[0][1:], strict=True)}
+    assert list(shown.values()) == ["", *(f"{number} · 100\N{NO-BREAK SPACE}B" for number in range(1, 32))]
+    assert list(shown)[:: len(shown) - 1] == ["before", "01-01"]
+    old = TopicSize("orders", 1, 1, 100, NOW_MS, (DaySize(1, 100), *[DaySize(0, 0)] * 31))
+    assert [sheet.headings[1] for sheet in day_sheets([old], starts)] == ["before"]
+    assert [sheet.nothing for sheet in day_sheets([], starts)] == ["no message"]
 
 
 def test_dead_letters_are_counted_by_group_origin_and_tries(root: Path) -> None:

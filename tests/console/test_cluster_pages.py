@@ -72,6 +72,7 @@ def text_of(client: TestClient, address: str, status: int = 200) -> str:
     ("address", "said"),
     [
         ("/", "log ends at"),
+        ("/", " free of "),
         ("/topics?all=1", "SCHEDULE_TOPIC_XXXX"),
         ("/topic?name=Orders", "order 89"),
         ("/topic?name=Orders&queue=0&offset=10", "order 10"),

@@ -7,22 +7,28 @@ import re
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
 from spark_mq.console.pages import link
 from spark_mq.console.views import VIEWS_AT_A_TIME
 from storage import open_store
+from storage.files import local_files
+from storage.format.consume_queue import ENTRY_SIZE
 from storage.format.record import COMPRESSED, COMPRESSION_ZLIB, COMPRESSION_ZSTD, compress
 from storage.rules.inner_messages import InnerMessage
 from storage.tables.topics import TopicConfig
 from tests.console.small_store import DEAD, ORDERS, OpenConsole
 from tests.console.structure import Structure
+from tests.support.clock import Clock
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import StoreBuilder
 from tests.support.store_copies import picture
@@ -158,6 +164,60 @@ def test_a_page_reads_its_messages_alone(
     assert sorted(looked_at) == list(range(30, 60))
 
 
+MANY, MANY_AT_MS = 20_000, 1_700_000_000_000
+"""Messages of one queue, each with a key, stored at a millisecond of its own."""
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root, clock = tmp_path_factory.mktemp("many") / "store", Clock(0)
+    with open_store(root, read_only=False, create=True, clock=clock) as store:
+        store.save_topic(TopicConfig("Many", 1, 1))
+        for start in range(0, MANY, 100):
+            clock.now_ms = MANY_AT_MS + start
+            numbers = range(start, start + 100)
+            rows = {"topic": ["Many"] * 100, "body": [b"%d" % number for number in numbers]}
+            store.put_batch(pa.table({**rows, "keys": [[f"key-{number}"] for number in numbers]}))
+    return root
+
+
+def test_the_last_page_of_a_long_queue_costs_what_the_first_costs(
+    many: Path, open_console: OpenConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By offset, by time and by key: reads of files, and the bytes of the queue among them, not by the messages before the page."""
+    client, spent = open_console(many), Counter[str]()
+    for kind in (local_files.LocalFile, local_files.LocalFileInMemory, local_files.LocalSmallReads):
+        monkeypatch.setattr(kind, "view", counted(kind.view, spent))
+
+    def cost(query: str, first: int) -> tuple[int, int]:
+        client.get(f"/topic?name=Many&{query}")  # files are open, the index is loaded
+        spent.clear()
+        assert f">{first}<" in client.get(f"/topic?name=Many&{query}").text
+        return spent["reads"], spent["bytes of the queue"]
+
+    last = MANY - 50
+    for reads, queue_bytes in (cost(f"offset={offset}", offset) for offset in (0, MANY // 2, last)):
+        assert reads <= 4 * 50
+        assert queue_bytes <= 2 * 50 * ENTRY_SIZE
+    for start in (0, MANY // 2, last // 100 * 100):
+        reads, queue_bytes = cost(f"time={MANY_AT_MS + start}", start)
+        assert reads <= 4 * (50 + MANY.bit_length())
+        assert queue_bytes <= 2 * (50 + MANY.bit_length()) * ENTRY_SIZE
+    for number in (0, MANY // 2, MANY - 1):
+        reads, queue_bytes = cost(f"key=key-{number}", number)
+        assert (reads <= 40, queue_bytes <= 10 * ENTRY_SIZE) == (True, True)
+
+
+def counted(view: Callable[..., Any], spent: Counter[str]) -> Callable[..., Any]:
+    def looked(file: Any, position: int, length: int) -> Any:
+        spent["reads"] += 1
+        if "/consumequeue/" in file.path:
+            spent["bytes of the queue"] += length
+        return view(file, position, length)
+
+    return looked
+
+
 def test_large_messages_make_shorter_pages(tmp_path: Path, open_console: OpenConsole) -> None:
     with open_store(tmp_path / "store", read_only=False, create=True) as store:
         for _ in range(8):
@@ -172,6 +232,7 @@ def test_large_messages_make_shorter_pages(tmp_path: Path, open_console: OpenCon
     [
         ("key=order-17", [17]),
         ("key=no-key", []),
+        ("tag=open", range(0, ORDERS, 10)),
         ("queue=0&tag=open", range(0, ORDERS, 10)),
         ("queue=1&offset=59", [119]),
         ("queue=1&offset=10000", []),
@@ -328,6 +389,7 @@ def test_a_hostile_address_is_a_page_of_text(kind: str, address: str, root: Path
         ("/topic?name=Orders&queue=-1", 400, "queue must be a whole number"),
         ("/topic?name=Orders&queue=0&offset=99999999999999999999", 400, "offset must be a whole number"),
         ("/topic?name=Orders&offset=3", 400, "name the queue"),
+        ("/topic?name=Orders&queue=0&offset=3&time=-1h", 400, "an offset and a time both say where to begin"),
         ("/topic?name=Orders&time=soon", 400, "expected ms since the epoch"),
         ("/topic?name=Orders&broker=b&queue=0", 404, "there is no queue 0"),
         ("/message?topic=Orders&broker=broker-a&queue=0&offset=60", 404, "there is no message at offset 60"),

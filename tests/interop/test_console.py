@@ -85,7 +85,7 @@ def made(broker: RunningBroker) -> Iterator[Made]:
         ("/message?topic=Orders&broker=BROKER&queue=0&offset=3&as=hex", "order 3"),
         ("/groups", "billing"),
         ("/group?name=billing", "Orders"),
-        ("/dead-letters?group=billing&preview=1", "would replay 1 to Orders"),
+        ("/dead-letters?group=billing", "1 message in %DLQ%billing"),
         ("/timers", "18"),
         ("/transactions", "THE KEY"),
         ("/sinks", "path of a local store"),
