@@ -12,7 +12,7 @@ from spark_mq.cli.stores import OneStorePath, one_store
 from spark_mq.command_options import LOCK_TIMEOUT_MS, Conf, LockTimeout
 from spark_mq.options import parse_duration_ms
 from spark_mq.terminal import progress_bar
-from storage import open_store
+from storage import MessageStore, open_store
 from storage.batch.ledger import QUEUE_ID, TOPIC, BatchLedger
 from storage.batch.sink_progress import (
     SinkProgress,
@@ -108,16 +108,21 @@ def status_of(root: str, *, conf: str | None = None) -> SinkStatus:
     with open_store(root, config=conf) as store:
         if not LocalFileSystem().exists(root):
             raise CommandError(f"{root} is not local, and sinks write local stores only")
-        notes = load_ledger_notes(LocalFileSystem(), root)
-        ledger = BatchLedger(
-            store.log,
-            store.queues.get(TOPIC, QUEUE_ID),
-            store.max_offset(TOPIC, QUEUE_ID),
-            store.log_end,
-            unmarked_end=unmarked_end_of(notes, store.log_end),
-        )
-        offsets = store.state(OFFSETS_FILE, ConsumerOffsets.load) or ConsumerOffsets()
-        return read_sink_status(root, ledger, notes, offsets, LocalFileSystem())
+        return status_in(store)
+
+
+def status_in(store: MessageStore) -> SinkStatus:
+    """The sinks of an open store on a local disk, as far as it was followed."""
+    notes = load_ledger_notes(LocalFileSystem(), store.root)
+    ledger = BatchLedger(
+        store.log,
+        store.queues.get(TOPIC, QUEUE_ID),
+        store.max_offset(TOPIC, QUEUE_ID),
+        store.log_end,
+        unmarked_end=unmarked_end_of(notes, store.log_end),
+    )
+    offsets = store.state(OFFSETS_FILE, ConsumerOffsets.load) or ConsumerOffsets()
+    return read_sink_status(store.root, ledger, notes, offsets, LocalFileSystem())
 
 
 def print_status(status: SinkStatus, *, now_ms: int, has_batches: bool = False) -> None:

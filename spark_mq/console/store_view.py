@@ -11,7 +11,7 @@ import numpy as np
 
 from spark_mq.cli.message_lines import Unreadable, queue_messages
 from spark_mq.cli.places import FoundMessage
-from spark_mq.cli.sinks import status_of
+from spark_mq.cli.sinks import status_in
 from spark_mq.cli.stores import StorePlace, open_cluster
 from spark_mq.console.views import (
     HALVES_LOOKED_AT,
@@ -85,7 +85,7 @@ class StoreViews:
                 cluster = open_cluster(self.name, self._conf)
             else:
                 cluster.refresh()
-            yield StoreView(cluster, self._conf)
+            yield StoreView(cluster)
         finally:
             self._free.put(cluster)
 
@@ -105,11 +105,10 @@ class StoreViews:
 class StoreView:
     """The view of stores."""
 
-    def __init__(self, cluster: Cluster, conf: str | None) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.place = StorePlace(cluster)
         self._cluster = cluster
         self._stores = cluster.stores
-        self._conf = conf
         self.troubles: Mapping[str, Exception] = {}
         self.incomplete: Collection[str] = ()
 
@@ -180,8 +179,7 @@ class StoreView:
         if not all(files.exists(store.root) for store in self._stores.values()):
             return None
         return [
-            Sinks(name, status_of(store.root, conf=self._conf), load_batch_notes(files, store.root))
-            for name, store in self._stores.items()
+            Sinks(name, status_in(store), load_batch_notes(files, store.root)) for name, store in self._stores.items()
         ]
 
     def _store(self, queue: QueueId) -> MessageStore:

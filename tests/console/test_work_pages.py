@@ -26,18 +26,24 @@ from tests.support.stage_rows import BatchRows, stage
 deltalake = pytest.importorskip("deltalake")
 
 
-def test_sinks_show_their_last_batches(root: Path, open_console: OpenConsole) -> None:
+def commit(root: Path, batch_id: int) -> None:
     files = LocalFileSystem()
-    rows = BatchRows(Batch("sink-a", "query-a", 7), (5, 5))
-    config = load_config(str(root), None, read_bytes=files.read_file)
-    segments = stage(files, str(root), config, rows)
+    rows = BatchRows(Batch("sink-a", "query-a", batch_id), (5, 5))
+    segments = stage(files, str(root), load_config(str(root), None, read_bytes=files.read_file), rows)
     with open_store(root, read_only=False) as store:
         commit_batch(store.writer, StagedBatch(rows.batch, segments, {"orders": 4}))
+
+
+def test_sinks_show_their_last_batches(root: Path, open_console: OpenConsole) -> None:
+    commit(root, 7)
     note = BatchNote("query-a", 7, 1_700_000_000_000, 10, 3, 4, {"orders": TopicSum(10, 1_234)})
-    add_batch_note(files, str(root), "sink-a", note)
-    text = Structure(open_console(root).get("/sinks").text).text
+    add_batch_note(LocalFileSystem(), str(root), "sink-a", note)
+    console = open_console(root)
+    text = Structure(console.get("/sinks").text).text
     assert re.search(r"sink-a\s+query-a\s+7", text)
     assert re.search(r"sink-a\s+7\s+orders\s+10\s+1,234\s+3\s+4\s+2023-11-14 22:13:20", text)
+    commit(root, 8)
+    assert re.search(r"sink-a\s+query-a\s+8", Structure(console.get("/sinks").text).text)
 
 
 def test_the_archive_shows_its_topics(root: Path, tmp_path: Path, open_console: OpenConsole) -> None:
