@@ -46,6 +46,16 @@ class Made(NamedTuple):
     group_key: str
 
 
+def fall_behind(settings: ClientSettings) -> None:
+    """The group billing has read a few messages of Orders."""
+    pull = PullSettings(consume_from=ConsumeFrom.FIRST, auto_commit=False)
+    with PullConsumer(settings, "billing", pull) as consumer:
+        consumer.subscribe("Orders", "*")
+        while not consumer.poll(1_000, 10):
+            pass
+        consumer.commit()
+
+
 @pytest.fixture(scope="module")
 def made(broker: RunningBroker) -> Iterator[Made]:
     settings = ClientSettings((broker.name_server,), enable_trace=True)
@@ -59,12 +69,7 @@ def made(broker: RunningBroker) -> Iterator[Made]:
         letter = Message("%DLQ%billing", b"dead", properties={"RETRY_TOPIC": "Orders"})
         producer.hand_on(letter, MessageQueue(letter.topic, name, 0))
         producer.send(Message("Orders", b"late", delay_level=18))
-    pull = PullSettings(consume_from=ConsumeFrom.FIRST, auto_commit=False)
-    with PullConsumer(settings, "billing", pull) as consumer:
-        consumer.subscribe("Orders", "*")
-        while not consumer.poll(1_000, 10):
-            pass
-        consumer.commit()
+    fall_behind(settings)
     with TransactionProducer(settings, "Payers", Undecided()) as producer:
         half = producer.send_in_transaction(Message("Paid", b"half")).sent
         connection = Connection(name_server=broker.name_server, request_timeout="10s")

@@ -14,8 +14,7 @@ import pytest
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.message import Message, MessageQueue
 from spark_mq.client.producer import Producer
-from spark_mq.client.pull_consumer import PullConsumer
-from spark_mq.client.settings import ClientSettings, ConsumeFrom, PullSettings
+from spark_mq.client.settings import ClientSettings
 from spark_mq.client.transaction_producer import TransactionProducer
 from spark_mq.command_options import Connection
 from spark_mq.console.cluster_view import ClusterViews
@@ -24,7 +23,7 @@ from spark_mq.console.replays import Replays
 from spark_mq.console.samples import Samples
 from spark_mq.console.security import Access
 from tests.console.in_browser import DESKTOP, PHONE, Served, complaints, opened_browser, shoot, show, wait
-from tests.interop.test_console import Undecided
+from tests.interop.test_console import Undecided, fall_behind
 from tests.support.java_broker import RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
@@ -71,12 +70,7 @@ def broker_name(broker: RunningBroker) -> str:
         letter = Message(DEAD, b"dead", keys=["k-17"], properties={"RETRY_TOPIC": "Orders"})
         producer.hand_on(letter, MessageQueue(DEAD, name, 0))
         producer.send(Message("Orders", b"late", delay_level=18))
-    pull = PullSettings(consume_from=ConsumeFrom.FIRST, auto_commit=False)
-    with PullConsumer(settings, "billing", pull) as consumer:
-        consumer.subscribe("Orders", "*")
-        while not consumer.poll(1_000, 10):
-            pass
-        consumer.commit()
+    fall_behind(settings)
     with TransactionProducer(settings, "Payers", Undecided()) as producer:
         producer.send_in_transaction(Message("Paid", b"half"))
     return name
