@@ -1,12 +1,12 @@
 """Groups that read too far behind the log's end, at Apache's broker and at ours: which are switched off, and what they are answered.
 
-Apache's broker looks by its own `protectBroker`, each second (tests/oracle/src/ProtectingBroker.java).
+Each broker looks once, after all groups have pulled: Apache's by its own `protectBroker` (tests/oracle/src/ProtectingBroker.java).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,7 +70,8 @@ class Seen(NamedTuple):
     """Answer to the slow group's pull once an operator has switched it on."""
 
 
-def seen(name_server: str, address: str) -> Seen:
+def seen(name_server: str, address: str, look: Callable[[], None]) -> Seen:
+    """What the broker at `address` shows; `look` makes it look for slow groups once."""
     settings = ClientSettings((name_server,))
     with Admin(settings) as admin:
         admin.create_topic(NewTopic("Slow", 1, 1), address=address)
@@ -82,41 +83,52 @@ def seen(name_server: str, address: str) -> Seen:
     for group in GROUPS:
         asked(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps({"groupName": group}).encode())
     first = {group: [pulled(address, group, offset) for offset in offsets] for group, offsets in GROUPS.items()}
-    wait_until(lambda: not all(enabled(address).values()), "a group is switched off", 60)
+    look()
     found = enabled(address)
     afterwards = {group: pulled(address, group, offsets[-1]) for group, offsets in GROUPS.items()}
-    # A group that is switched on and still far behind is switched off again: it reads to the end first.
     text = {"groupName": "slow", "consumeEnable": True, "consumeFromMinEnable": True}
     asked(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(text).encode())
     return Seen(first, found, afterwards, pulled(address, "slow", COUNT))
 
 
 @contextmanager
-def protecting_broker(oracle: Oracle, home: Path, name_server: str) -> Iterator[str]:
-    """Apache's; yields its address."""
+def protecting_broker(oracle: Oracle, home: Path, name_server: str) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Apache's; yields its address, and what makes it look."""
+    order = home / "look"
+
+    def look() -> None:
+        order.touch()
+        wait_until(lambda: not order.exists(), "Apache's broker has looked", 60)
+
     port, conf = free_ports(), home / "broker.conf"
     conf.write_text(oracle.broker_conf(home / "store", name_server, port, **SETTINGS), "utf-8")
-    with oracle.java_running("ProtectingBroker", "-c", conf), Admin(ClientSettings((name_server,))) as admin:
+    with oracle.java_running("ProtectingBroker", order, "-c", conf), Admin(ClientSettings((name_server,))) as admin:
 
         def is_registered() -> bool:
             return bool(admin.cluster_info().broker_address_table)
 
         wait_until(is_registered, "Apache's broker is registered", 90)
-        yield f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{port}", look
 
 
 def test_the_same_groups_are_switched_off(oracle: Oracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_module, "PROTECTION_MS", 1_000)
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
-    with our_name_server(tmp_path / "1") as names, protecting_broker(oracle, tmp_path / "1", names.address) as address:
-        at_apaches = seen(names.address, address)
+    with our_name_server(tmp_path / "1") as names, protecting_broker(oracle, tmp_path / "1", names.address) as (address, look):
+        at_apaches = seen(names.address, address, look)
     text = "".join(f"{name}={value}\n" for name, value in SETTINGS.items())
     with (
         our_name_server(tmp_path / "2") as names,
         running(tmp_path / "2" / "store", free_ports(), names.address, text) as broker,
     ):
-        at_ours = seen(names.address, "{}:{}".format(*broker.address))
+        address = "{}:{}".format(*broker.address)
+
+        def look_soon() -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(broker_module, "PROTECTION_MS", 0)
+                wait_until(lambda: not all(enabled(address).values()), "a group is switched off", 60)
+
+        at_ours = seen(names.address, address, look_soon)
     assert at_ours.enabled == {"slow": False, "at-the-end": True, "near": True, "came-back": True}
     assert at_ours.afterwards["slow"] == (16, "subscription group no permission, slow")
     assert at_apaches == at_ours

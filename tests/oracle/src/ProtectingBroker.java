@@ -1,10 +1,15 @@
+import java.io.File;
 import org.apache.rocketmq.broker.*;
 
-/** ProtectingBroker -c BROKER.CONF: BrokerStartup, whose broker looks for slow groups (protectBroker) each second, not after three minutes and each three. */
+/** ProtectingBroker ORDER -c BROKER.CONF: BrokerStartup, whose broker looks for slow groups (protectBroker) when the file ORDER is made, and removes it then; not each three minutes. */
 public class ProtectingBroker {
   public static void main(String[] a) throws Exception {
-    BrokerController controller = BrokerStartup.createBrokerController(a);
+    File order = new File(a[0]);
+    BrokerController controller = BrokerStartup.createBrokerController(java.util.Arrays.copyOfRange(a, 1, a.length));
     BrokerStartup.start(controller);
-    while (true) { Thread.sleep(1000); controller.protectBroker(); }
+    while (true) {
+      Thread.sleep(100);
+      if (order.exists()) { controller.protectBroker(); order.delete(); }
+    }
   }
 }
