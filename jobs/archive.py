@@ -35,11 +35,10 @@ from spark_mq.archive.upkeep import (
 )
 from spark_mq.archive.verify import Finding, verify
 from spark_mq.command_options import NO_CLUSTER, Connection, duration_ms
-from spark_mq.conditions import OptionError
+from spark_mq.conditions import OptionError, from_task, noting_what_may_pass
 from spark_mq.source.archive_table import ArchiveTable, Place
 from spark_mq.source.options import SourceOptions
 from spark_mq.terminal import progress_bar
-from spark_mq.worker_errors import from_task, noting_what_may_pass
 
 if TYPE_CHECKING:
     from spark_mq.archive.typed import TypedReport

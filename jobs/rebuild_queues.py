@@ -32,7 +32,7 @@ from storage import open_store
 from storage.dispatch.recovery_plan import RecoveryReport
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import plain_path
-from storage.log.checkpoint import read_checkpoint, write_checkpoint
+from storage.log.commit_log import read_checkpoint, write_checkpoint
 
 _DERIVED = ("consumequeue", "consumequeue_ext", "index")
 _PATIENCE_MS = 60_000

@@ -15,11 +15,11 @@ from spark_mq.terminal import progress_bar
 from storage import open_store
 from storage.files.remote import file_system_of, plain_path
 from storage.format.delay import parse_delay_levels
-from storage.log.checkpoint import read_checkpoint
+from storage.log.commit_log import read_checkpoint
 from storage.recovery.verify import VerifyReport, verify
 from storage.settings.load import load_config
-from storage.tables.in_rocksdb import read_state
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.document import TOPICS_FILE, read_state
+from storage.tables.topics import TopicTable
 
 
 def verify_store(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from spark_mq.conditions import OptionError, UnknownOptionError
+from spark_mq.conditions import OptionError, UnknownOptionError, named_for_spark
 from spark_mq.spark_api import (
     DataSource,
     DataSourceStreamReader,
@@ -16,7 +16,6 @@ from spark_mq.spark_api import (
     SupportsTriggerAvailableNow,
 )
 from spark_mq.spark_versions import refuse_options
-from spark_mq.worker_errors import named_for_spark
 
 if TYPE_CHECKING:
     from spark_mq.options import Mode

@@ -23,7 +23,7 @@ from storage.errors import MessageIllegalError, RowIllegalError
 from storage.format.properties import decode_property_maps, is_reserved_name
 from storage.format.record import COMPRESSED, COMPRESSION_ZLIB, compress, decode_offset_message_id
 from storage.names import RETRY_PREFIX, dead_letter_topic, retry_topic
-from storage.put.put import PutOptions, message_rules
+from storage.put.settings import PutOptions, message_rules
 from storage.queues.scan import scan_queue
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.retries import retry_queue_count, retry_topic_config

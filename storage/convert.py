@@ -40,8 +40,7 @@ from storage.format.delay import UNIT, decode_units, is_unit
 from storage.format.dledger import ENTRY_HEAD, ENTRY_HEAD_SIZE, committed_index
 from storage.format.record import BLANK, HEADERS, HOST_FLAGS, MAGIC_BLANK
 from storage.format.record_batch import Records
-from storage.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from storage.log.commit_log import LogFile
+from storage.log.commit_log import Checkpoint, LogFile, read_checkpoint, write_checkpoint
 from storage.names import MULTI_DISPATCH_PREFIX
 from storage.queues.store import queue_file_size
 from storage.settings.load import (
@@ -53,9 +52,9 @@ from storage.settings.load import (
     refuse_for_writing,
 )
 from storage.store import MessageStore, open_store
-from storage.tables.in_rocksdb import TABLES_IN_ROCKSDB, tables_directory
+from storage.tables.document import TABLES_IN_ROCKSDB, TOPICS_FILE, tables_directory
 from storage.tables.surroundings import own_directory
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.topics import TopicTable
 
 _COPIED_BYTES = 8 << 20
 _PLACE, _HALF_PLACE = "commitlog_offset", "prepared_transaction_offset"

@@ -47,7 +47,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, dataclass_transform
 
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 
 
 @dataclass_transform()

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.batch.commit import finish_open_intents, forget_open_intents, leave_open_intents, settle
-from storage.batch.redo import load_torn_rows
+from storage.batch.intent import load_torn_rows
 from storage.dispatch.queue_ends import QueueEnds
 from storage.dispatch.recovery_plan import LoweredOffset, RecoveryPlan, RecoveryReport
 from storage.epoch_times import current_time_ms, other_unit_rule
@@ -33,32 +33,35 @@ from storage.errors import (
     TopicNotFoundError,
 )
 from storage.failpoints import reach
-from storage.files.atomic_file import write_with_backup
 from storage.files.file_system import FileSystem
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, write_with_backup
 from storage.files.lock import Holder
 from storage.files.remote import file_system_of, only_for_reading, plain_path, unexpanded_home
 from storage.format.record import Message
 from storage.index.store import LONG_MAX, IndexStore, has_key, messages_with_key
-from storage.log.checkpoint import read_checkpoint
-from storage.log.commit_log import LOOKS
+from storage.log.commit_log import LOOKS, boot_left, read_checkpoint
 from storage.log.damage import warning_of
 from storage.log.fingerprint import LogFingerprint, take_fingerprint
 from storage.log.group_log import GroupLog
 from storage.names import is_system_topic, nearest
-from storage.put.put import InnerPut, PutOptions, PutResult, Putter
-from storage.put.settings import PutSettings, put_settings
+from storage.put.put import InnerPut, PutResult, Putter
+from storage.put.settings import PutOptions, PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.get import MAX_TRANSFER_BYTES, Get, GetResult, GetStatus, get_messages
-from storage.queues.positions import QueuePosition, offset_by_time, read_positions
 from storage.queues.scan import SLICE_ROWS
-from storage.queues.store import ConsumeQueueStore
+from storage.queues.store import ConsumeQueueStore, QueuePosition, offset_by_time, read_positions
 from storage.queues.tiered_queue import TieredConsumeQueue
-from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
-from storage.recovery.opening import close_cleanly, create_store, open_for_writing, release, sync_new_store
-from storage.recovery.passes import StoreParts, boot_left, read_plan
+from storage.recovery.opening import (
+    close_cleanly,
+    create_store,
+    open_for_writing,
+    prove_binding,
+    release,
+    sync_new_store,
+)
+from storage.recovery.passes import StoreParts, read_plan
 from storage.recovery.topics_behind import make_missing_topics, unserved_queues
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.message_rows import one_batch, one_row
@@ -68,13 +71,12 @@ from storage.settings.load import (
     load_config,
     warn_of_unread,
 )
-from storage.tables.broker_names import broker_names
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets, GroupEntries, SubscriptionGroupConfig
-from storage.tables.in_rocksdb import read_state
+from storage.tables.consumer_groups import ConsumerOffsets, GroupEntries, SubscriptionGroupConfig
+from storage.tables.document import OFFSETS_FILE, TOPICS_FILE, read_state
 from storage.tables.masters import copied_topics_end, forget_copied_topics
 from storage.tables.moved import MovedRange, MovedRanges, load_moved, moved_warning
 from storage.tables.surroundings import StoreLayout, Writer, find_log
-from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
+from storage.tables.topics import TopicConfig, TopicTable, broker_names
 
 WritesAs = Literal["owner", "follower", "controlled", "candidate", "rebuilder"]
 """Why the store may be written: it is the caller's own, the caller copies its master, or a controller has decided."""
@@ -246,7 +248,7 @@ class MessageStore:
         self._putter: Putter | None = None
         self.tables_lock = threading.RLock()
         """Held while a table under config/, other than topics.json, is read, changed and saved."""
-        self._groups = GroupEntries(root, file_system, self.tables_lock)
+        self._groups: GroupEntries | None = None
         self._moved: tuple[int, MovedRanges] | None = None
         try:
             writable = None if options.read_only else _local(file_system, root)
@@ -853,20 +855,23 @@ class MessageStore:
     @property
     def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
         """The consumer groups of subscriptionGroup.json, as they are now. Thread-safe."""
-        return self._groups.groups
+        return self.group_entries.groups
 
     @property
     def group_entries(self) -> GroupEntries:
         """The table behind `groups`, for rare operations on it. Thread-safe."""
+        if self._groups is None:
+            with self.tables_lock:
+                self._groups = self._groups or GroupEntries(self.root, self._file_system, self.tables_lock)
         return self._groups
 
     def save_group(self, group: SubscriptionGroupConfig) -> None:
         """Give a group its entry in subscriptionGroup.json, new or in place of the old one. Thread-safe. Raises OSError."""
-        self._groups.save(group, self.writer.file_system, self.writer.clock())
+        self.group_entries.save(group, self.writer.file_system, self.writer.clock())
 
     def make_group(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Give a group its entry if it has none; returns the present entry. Thread-safe. Raises OSError."""
-        return self._groups.make(group, self.writer.file_system, self.writer.clock())
+        return self.group_entries.make(group, self.writer.file_system, self.writer.clock())
 
     def save_state(self, name: str, text: str, *, is_private: bool = False) -> None:
         """Write config/NAME durably, its old content to NAME.bak. Hold `tables_lock` from reading on. `is_private`: for the owner

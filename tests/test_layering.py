@@ -59,7 +59,7 @@ ROOMS = {
     "client conditions broker source",
     "archive": "words files conditions source",
     "lag": "words files tables rules facade remoting client conditions source",
-    "spark_mq": "words format settings queues rules put facade remoting client conditions source sink",
+    "spark_mq": "words format files settings queues rules put facade remoting client conditions source sink",
     "jobs": "words format files settings log tables dispatch rules recovery facade delay transaction conditions source sink archive "
     "spark_mq",
     "cli": "words format files settings tables dispatch rules put batch recovery facade service ha hand_over remoting "
@@ -72,11 +72,11 @@ ROOMS = {
 
 HALLS = {
     "storage": {
-        "words": "addresses errors names put_status epoch_times nearest_name pending failpoints compiler",
+        "words": "compiler epoch_times errors failpoints names pending",
         "facade": "",
     },
     "spark_mq": {
-        "conditions": "conditions options worker_errors spark_versions spark_api",
+        "conditions": "conditions options spark_api spark_versions",
         "spark_mq": "",
     },
 }
@@ -255,8 +255,8 @@ def test_each_room_says_what_lives_there_and_where_to_begin() -> None:
         ("storage.store", "spark_mq.broker.send", False),
         ("storage", "storage.store", True),
         ("storage.batch.commit", "storage.put.store_writer", True),
-        ("storage.put.store_writer", "storage.batch.redo", False),
-        ("storage.rules.put_guards", "spark_mq.broker.send", False),
+        ("storage.put.store_writer", "storage.batch.intent", False),
+        ("storage.rules.topics", "spark_mq.broker.send", False),
         ("spark_mq.broker.send", "spark_mq.source.options", False),
         ("spark_mq.source.options", "spark_mq.sink.options", False),
         ("spark_mq.sink.options", "jobs.verify_store", False),

@@ -10,8 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from spark_mq.conditions import ConvertedError, OptionError
-from spark_mq.worker_errors import expect_hang_up, named_for_spark
+from spark_mq.conditions import ConvertedError, OptionError, expect_hang_up, named_for_spark
 from storage.errors import StoreNotFoundError
 
 HIDES = "SPARK_HIDE_TRACEBACK"

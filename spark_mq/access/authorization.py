@@ -41,7 +41,7 @@ from spark_mq.remoting.consumers import (
     LockBody,
     RequestModeBody,
 )
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 _TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from spark_mq.broker.broker_settings import requested_settings, settings_text
 from spark_mq.broker.broker_store import BrokerStore, ServerFacts
 from spark_mq.broker.client_tables import Clients, too_old_to_ask
-from spark_mq.broker.put_plan import DiskUse
+from spark_mq.broker.put_plan import CURRENT_VERSION, DiskUse
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker.requests import UNSET, AskClients, Handler, Outcome, Request
-from spark_mq.broker.send_back import CURRENT_VERSION
 from spark_mq.broker.traffic import DayTotals, Traffic
 from spark_mq.client.errors import request_text
 from spark_mq.remoting import (
@@ -36,11 +35,10 @@ from storage.files.local_file_system import disk_room_bytes, disk_used_percent
 from storage.format.delay import CHECKPOINT, SCHEDULE_TOPIC
 from storage.format.fastjson import to_text
 from storage.format.record import decode_offset_message_id
+from storage.format.typed_json import DataVersion
 from storage.rules.response_codes import ResponseCode
 from storage.settings.java_settings import refusal_of_change
-from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
-from storage.tables.document import DataVersion
-from storage.tables.masters import REQUEST_MODES_FILE, TIMER_METRICS_FILE
+from storage.tables.masters import DELAYS_FILE, REQUEST_MODES_FILE, TIMER_METRICS_FILE, DelayOffsets
 
 _NO_DELAYS = '{"offsetTable":{}}'
 _NO_MODES = '{"messageRequestModeMap":{}}'

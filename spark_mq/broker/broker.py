@@ -60,14 +60,14 @@ from spark_mq.remoting import (
     read_header,
     write_header,
 )
+from spark_mq.remoting.frames import RequestRun, RunAnswers
 from spark_mq.remoting.messages import CheckTransactionStateRequest
-from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from storage.epoch_times import current_time_ms, is_time, steady_time_ms
 from storage.errors import PutRefusedError, StoreNotWritableError, StoreServedError
 from storage.format.bloom_filter import BloomFilter, MapsOf
 from storage.format.properties import PROPERTIES_LIMIT_BYTES
 from storage.format.record import Message, encode_record
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.log.dispatch import QueueEntries
 from storage.names import retry_topic, validate_group
 from storage.pending import Pending
@@ -76,9 +76,10 @@ from storage.rules.inner_messages import encode_properties
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
-from storage.tables.consumer_groups import FILTERS_FILE, OFFSETS_FILE, ConsumerFilterTable, ConsumerOffsets
+from storage.tables.consumer_groups import FILTERS_FILE, ConsumerFilterTable, ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE, TOPICS_FILE
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.topics import TOPICS_FILE, TopicConfig
+from storage.tables.topics import TopicConfig
 from storage.transaction.check import Asking, CheckReport, check_half_messages
 from storage.transaction.check_plan import CheckRules
 

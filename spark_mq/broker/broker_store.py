@@ -18,7 +18,7 @@ from spark_mq.remoting.administration import HaConnectionInfo
 from spark_mq.remoting.controllers import EpochEntryCache
 from storage.errors import StateFileError
 from storage.format.record import decode_record
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import DataVersion, SubscriptionGroupConfig
 from storage.names import BUILT_IN_GROUPS, host_of
 from storage.rules.retries import find_group
 from storage.rules.topics import known_topics
@@ -26,8 +26,8 @@ from storage.service.put_service import PutService
 from storage.service.served_store import ServedStore, TransferLimits
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import PullConfig
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
-from storage.tables.document import DataVersion
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
 from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicQueueMappingTable
 
 _BUILT_IN_GROUPS: Mapping[str, SubscriptionGroupConfig] = {

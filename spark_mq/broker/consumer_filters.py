@@ -18,8 +18,8 @@ import numpy as np
 
 from spark_mq.broker.sql92 import Expression, SqlError, compile_expression
 from spark_mq.remoting.consumers import SubscriptionData
+from storage.format.arrays import string_hash
 from storage.format.bloom_filter import BitTest, BloomFilter, MapsOf
-from storage.format.java_hash import string_hash
 from storage.format.properties import decode_properties
 from storage.service.served_store import ALL_MESSAGES, MessageFilter
 from storage.tables.consumer_groups import BloomData, ConsumerFilter, ConsumerFilterTable

@@ -30,7 +30,7 @@ from spark_mq.remoting.messages import EndTransactionRequest
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError, StoreNotWritableError
 from storage.failpoints import reach
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Message
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.delays import REAL_TOPIC
 from storage.rules.half_messages import (
     HALF_TOPIC,

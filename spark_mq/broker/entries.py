@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 
 from spark_mq.remoting import read_body
 from spark_mq.remoting.routes import TopicQueueMappingInfo
-from storage.format.table_entries import DataVersion
-from storage.settings.releases import Release
+from storage.format.typed_json import DataVersion
+from storage.settings.nouns import Release
 from storage.tables.topics import TopicQueueMapping
 
 

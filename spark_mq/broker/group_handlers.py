@@ -38,7 +38,7 @@ from spark_mq.remoting.consumers import (
 )
 from spark_mq.remoting.routes import TopicList
 from storage.errors import NameIllegalError
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import validate_group
 from storage.rules.response_codes import ResponseCode
 from storage.tables.topics import QUEUE_COUNT_LIMIT

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from storage.format.table_entries import DataVersion
+from storage.format.typed_json import DataVersion
 from storage.names import is_system_group
 from storage.settings.nouns import ClientsConfig
 from storage.tables.consumer_groups import ConsumerOffsets

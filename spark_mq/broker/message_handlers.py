@@ -19,7 +19,7 @@ from spark_mq.broker.send_run import SendRun
 from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import Header, HeaderError, RemotingCommand, RequestCode, make_request, read_header, write_header
 from spark_mq.remoting import messages as wire
-from spark_mq.remoting.request_runs import RequestRun, RunAnswers
+from spark_mq.remoting.frames import RequestRun, RunAnswers
 from storage.format.record import Message, decode_offset_message_id, decode_record
 from storage.names import is_system_topic
 from storage.pending import Pending

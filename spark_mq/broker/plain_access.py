@@ -36,7 +36,7 @@ from spark_mq.remoting.administration import (
 )
 from storage.errors import ConfigurationError, StateFileError, StorageError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.table_entries import DataVersion
+from storage.format.typed_json import DataVersion
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 LOOK_MS = 5_000

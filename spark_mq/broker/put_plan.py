@@ -1,5 +1,6 @@
 """From a request to the messages that are stored, and from the put's result to the client's answer. Pure, except the last part.
 
+    sent to a retry topic ─retry_or_dead_letter─▶ there, or to the group's dead letters
     send ─▶ UNIQ_KEY ─▶ CLUSTER ─▶ half message ─┐
     sent back, committed ────────────────────────┴▶ guards ─▶ delay ─▶ sizes ─▶ PutPlan ─▶ put ─▶ PutMessageResult ─▶ code and remark
 
@@ -12,7 +13,7 @@ Departures: the following are MESSAGE_ILLEGAL. Java either gives the producer no
 - a half message with a delay (`half_messages.py`)
 - a batch with a deliver time in which a message has no body (`storage/rules/delays.py`)
 Java: SendMessageProcessor.sendMessage and sendBatchMessage up to the put, DefaultMessageStore.asyncPutMessage,
-CommitLog.asyncPutMessages; SendMessageProcessor.handlePutMessageResult.
+CommitLog.asyncPutMessages; SendMessageProcessor.handleRetryAndDLQ, handlePutMessageResult.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_mq.broker.requests import Request
+from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.remoting.messages import RecallHandle, SendMessageRequest, decode_batch, with_batch_properties
 from storage.errors import LogFileNotMadeError, MessageIllegalError, PutRefusedError, StoreNotWritableError
 from storage.files.local_file_system import disk_used_percent
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties
 from storage.format.record import MULTI_TAGS, TRANSACTION_MASK, V6_HOST_SIZE
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import RETRY_PREFIX
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.delays import (
     DELAY,
     TIMER_DELAY_MS,
@@ -50,17 +52,37 @@ from storage.rules.delays import (
     route_delayed,
 )
 from storage.rules.half_messages import half_message, takes_transactions
-from storage.rules.inner_messages import EncodedMessage, InnerMessage, encode_properties
+from storage.rules.inner_messages import (
+    EncodedMessage,
+    InnerMessage,
+    Limits,
+    Numbers,
+    Sizes,
+    encode_properties,
+    refuse_excess,
+    refuse_first_excess,
+)
 from storage.rules.priorities import PRIORITY
 from storage.rules.put_guards import LITE_TOPIC, BrokerState, check_before_put, check_inner_batch
-from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.rules.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess
+from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice
+from storage.rules.retries import (
+    SENT_DEAD_LETTER_LEVEL,
+    dead_letter_topic_config,
+    find_group,
+    group_of_retry_topic,
+    is_sent_too_often,
+    most_retries,
+)
 from storage.service.put_group import PutMessageResult
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import TimerConfig
 from storage.tables.topics import TopicConfig
 
+CURRENT_VERSION = ProtocolVersion.V5_3_3
+"""Of a client of 5.3.3. Java: MQVersion.Version, an ordinal."""
+SAYS_MAXIMUM_VERSION = ProtocolVersion.V3_4_9
+"""From 3.4.9 on a client sends its number of retries; older clients' numbers are ignored."""
 _LOG = logging.getLogger(__name__)
 DECIDED_BY_VALUE = frozenset(
     {
@@ -109,6 +131,82 @@ class PutPlan(NamedTuple):
     """Size of the records."""
     is_heard: bool = True
     """As its rules say."""
+
+
+class Routed(NamedTuple):
+    """The message, and the entries to be saved before it is put."""
+
+    message: InnerMessage
+    topics: tuple[TopicConfig, ...] = ()
+    groups: tuple[SubscriptionGroupConfig, ...] = ()
+    is_dead_letter: bool = False
+
+
+def retry_or_dead_letter(
+    message: InnerMessage,
+    groups: Mapping[str, SubscriptionGroupConfig],
+    topics: Mapping[str, TopicConfig],
+    *,
+    config: StoreConfig,
+    max_reconsume_times: int | None = None,
+    client_version: int = CURRENT_VERSION,
+    group_holds_lock: bool = False,
+) -> Routed:
+    """The message as it goes on: itself where its topic is no group's retry topic, or where it may be tried again.
+
+    `max_reconsume_times` is the request's, `group_holds_lock` whether an orderly consumer of the group has a queue locked now
+    (Java: RebalanceLockManager): then nothing is tried again. A dead letter's DELAY is −1, so it is not delayed.
+    The topic's filter type goes into `sys_flag`, as that of every message. Raises RequestRefusedError.
+    """
+    if not message.topic.startswith(RETRY_PREFIX):
+        return Routed(_with_filter_type(message, topics.get(message.topic)))
+    name = group_of_retry_topic(message.topic)
+    group = known_group(name, groups, config)
+    new_groups = () if name in groups else (group,)
+    maximum = allowed_retries(group, max_reconsume_times, client_version)
+    if not group_holds_lock and not is_sent_too_often(message.reconsume_times, maximum):
+        return Routed(_with_filter_type(message, topics.get(message.topic)), groups=new_groups)
+    target = dead_letter_topic_config(name, topics)
+    dead_letter = replace(
+        message,
+        topic=target.topic,
+        queue_id=0,
+        properties={**message.properties, "DELAY": str(SENT_DEAD_LETTER_LEVEL)},
+    )
+    return Routed(_with_filter_type(dead_letter, target), changed(target, topics), new_groups, is_dead_letter=True)
+
+
+def known_group(
+    name: str, groups: Mapping[str, SubscriptionGroupConfig], config: StoreConfig
+) -> SubscriptionGroupConfig:
+    """The group's entry, a new one where the broker makes it. Raises RequestRefusedError where there is none to be."""
+    group = find_group(
+        name,
+        groups,
+        auto_create=config.send.auto_create_subscription_group,
+        create_system_groups=config.send.enable_create_sys_group,
+        longest=config.release.longest_group,
+    )
+    if group is None:
+        remark = with_advice(f"subscription group not exist, {name} ")
+        raise RequestRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    return group
+
+
+def allowed_retries(group: SubscriptionGroupConfig, wanted: int | None, client_version: int) -> int:
+    """The group's limit of tries: the request's, if its client supports that."""
+    return most_retries(group, None if client_version < SAYS_MAXIMUM_VERSION else wanted)
+
+
+def changed(wanted: TopicConfig, topics: Mapping[str, TopicConfig]) -> tuple[TopicConfig, ...]:
+    """The entry, where the table does not hold it as it is wanted."""
+    return () if topics.get(wanted.topic) == wanted else (wanted,)
+
+
+def _with_filter_type(message: InnerMessage, topic: TopicConfig | None) -> InnerMessage:
+    if topic is None or topic.topic_filter_type != "MULTI_TAG":
+        return message
+    return replace(message, sys_flag=message.sys_flag | MULTI_TAGS)
 
 
 def requested_message(request: Request, queue_id: int, properties: Mapping[str, str]) -> InnerMessage:

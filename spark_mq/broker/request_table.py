@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from spark_mq.access.acls import BODY, MESSAGE, Action, Need, ResourceType
 from spark_mq.remoting import REQUEST_HEADERS, Header, RequestCode
-from spark_mq.remoting.headers_and_bodies import RpcHeader
+from spark_mq.remoting.command import RpcHeader
 
 _CPUS = os.cpu_count() or 1
 

@@ -41,15 +41,15 @@ from spark_mq.broker.put_plan import (
     remark,
     requested_message,
     response_code,
+    retry_or_dead_letter,
     save_entries,
     state_now,
 )
 from spark_mq.broker.requests import Request
-from spark_mq.broker.send_back import retry_or_dead_letter
 from spark_mq.broker.send_run import SendRun
 from spark_mq.remoting import RemotingCommand, write_header
+from spark_mq.remoting.frames import RunAnswers
 from spark_mq.remoting.messages import SendMessageAnswer, SendMessageRequest
-from spark_mq.remoting.request_runs import RunAnswers
 from storage.epoch_times import current_time_ms
 from storage.errors import MessageIllegalError, PutRefusedError
 from storage.format.keys import FIRST_RANKS, new_prefix
@@ -58,11 +58,10 @@ from storage.names import RETRY_PREFIX
 from storage.pending import Pending
 from storage.rules.delays import REAL_TOPIC
 from storage.rules.half_messages import HALF_TOPIC
-from storage.rules.inner_messages import InnerMessage, InnerMessages, sizes_of_messages
+from storage.rules.inner_messages import InnerMessage, InnerMessages, Limits, refuse_any_excess, sizes_of_messages
 from storage.rules.priorities import PRIORITY, by_priority
 from storage.rules.put_guards import BrokerState, check_lite_topic
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
-from storage.rules.sizes import Limits, refuse_any_excess
 from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
 from storage.rules.topics import TopicWish, check_queue, check_start, check_topic, known_topics
 from storage.service.put_group import PutMessageResult
@@ -265,7 +264,7 @@ class SendMessageHandler:
         is_retry = message.topic.startswith(RETRY_PREFIX)
         routed = retry_or_dead_letter(
             message,
-            self._service.groups,
+            self._service.groups if is_retry else {},
             topics,
             config=self._config,
             max_reconsume_times=request.header.max_reconsume_times,

@@ -2,8 +2,8 @@
 
 There are two ways back. First, a consumer names the message's place in the log (code 36): `plan_send_back` decides; `SendBackHandler`
 looks the message up, saves the entries that the plan makes, and puts. Second, a client sends the message to the group's retry topic:
-`retry_or_dead_letter`. Orderly consumers do so when they give a message up, and any client does so whose code 36 failed. This way moves
-the properties RECONSUME_TIME and MAX_RECONSUME_TIMES into the request.
+`put_plan.retry_or_dead_letter`. Orderly consumers do so when they give a message up, and any client does so whose code 36 failed.
+This way moves the properties RECONSUME_TIME and MAX_RECONSUME_TIMES into the request.
 The same rules for tables of rows: `storage/rules/retry_rows.py`. Requests are not remembered: a request repeated after a lost answer
 puts a second copy, as in Java. Not supported: passing a request on to a master in the same process.
 Java: AbstractSendMessageProcessor.consumerSendMsgBack, ConsumerSendMsgBackRequestHeader, SendMessageProcessor.handleRetryAndDLQ; of the
@@ -21,27 +21,32 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_mq.broker.broker_metrics import BrokerMetrics
-from spark_mq.broker.put_plan import PutPlan, PutRules, plan_inner, put_result, save_entries, state_now
+from spark_mq.broker.put_plan import (
+    CURRENT_VERSION,
+    PutPlan,
+    PutRules,
+    allowed_retries,
+    changed,
+    known_group,
+    plan_inner,
+    put_result,
+    save_entries,
+    state_now,
+)
 from spark_mq.broker.requests import Request, Verdict
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.messages import SendBackRequest
 from storage.epoch_times import current_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
 from storage.format.delay import SCHEDULE_TOPIC
-from storage.format.record import MULTI_TAGS, Message
-from storage.names import RETRY_PREFIX
-from storage.put_status import PutStatus
+from storage.format.record import Message
+from storage.pending import PutStatus
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.put_guards import BrokerState
-from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode, with_advice
+from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.rules.retries import (
-    SENT_DEAD_LETTER_LEVEL,
     ReturnBar,
     dead_letter_topic_config,
-    find_group,
-    group_of_retry_topic,
-    is_sent_too_often,
-    most_retries,
     next_reconsume_times,
     retry_queue_count,
     retry_topic_config,
@@ -55,10 +60,6 @@ from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.topics import TopicConfig
 
-CURRENT_VERSION = 479
-"""Of a client of 5.3.3. Java: MQVersion.Version, an ordinal."""
-SAYS_MAXIMUM_VERSION = 121
-"""From 3.4.9 on a client sends its number of retries; older clients' numbers are ignored."""
 _DONE = Verdict(ResponseCode.SUCCESS)
 
 
@@ -223,82 +224,3 @@ class SendBackHandler:
             return self._service.message_by_commitlog_offset(commitlog_offset)
         except (OffsetOutOfRangeError, CorruptRecordError):
             return None
-
-
-# Messages that a client sends to a retry topic.
-
-
-class Routed(NamedTuple):
-    """The message, and the entries to be saved before it is put."""
-
-    message: InnerMessage
-    topics: tuple[TopicConfig, ...] = ()
-    groups: tuple[SubscriptionGroupConfig, ...] = ()
-    is_dead_letter: bool = False
-
-
-def retry_or_dead_letter(
-    message: InnerMessage,
-    groups: Mapping[str, SubscriptionGroupConfig],
-    topics: Mapping[str, TopicConfig],
-    *,
-    config: StoreConfig,
-    max_reconsume_times: int | None = None,
-    client_version: int = CURRENT_VERSION,
-    group_holds_lock: bool = False,
-) -> Routed:
-    """The message as it goes on: itself where its topic is no group's retry topic, or where it may be tried again.
-
-    `max_reconsume_times` is the request's, `group_holds_lock` whether an orderly consumer of the group has a queue locked now
-    (Java: RebalanceLockManager): then nothing is tried again. A dead letter's DELAY is −1, so it is not delayed.
-    The topic's filter type goes into `sys_flag`, as that of every message. Raises RequestRefusedError.
-    """
-    if not message.topic.startswith(RETRY_PREFIX):
-        return Routed(_with_filter_type(message, topics.get(message.topic)))
-    name = group_of_retry_topic(message.topic)
-    group = known_group(name, groups, config)
-    new_groups = () if name in groups else (group,)
-    maximum = allowed_retries(group, max_reconsume_times, client_version)
-    if not group_holds_lock and not is_sent_too_often(message.reconsume_times, maximum):
-        return Routed(_with_filter_type(message, topics.get(message.topic)), groups=new_groups)
-    target = dead_letter_topic_config(name, topics)
-    dead_letter = replace(
-        message,
-        topic=target.topic,
-        queue_id=0,
-        properties={**message.properties, "DELAY": str(SENT_DEAD_LETTER_LEVEL)},
-    )
-    return Routed(_with_filter_type(dead_letter, target), changed(target, topics), new_groups, is_dead_letter=True)
-
-
-def known_group(
-    name: str, groups: Mapping[str, SubscriptionGroupConfig], config: StoreConfig
-) -> SubscriptionGroupConfig:
-    """The group's entry, a new one where the broker makes it. Raises RequestRefusedError where there is none to be."""
-    group = find_group(
-        name,
-        groups,
-        auto_create=config.send.auto_create_subscription_group,
-        create_system_groups=config.send.enable_create_sys_group,
-        longest=config.release.longest_group,
-    )
-    if group is None:
-        remark = with_advice(f"subscription group not exist, {name} ")
-        raise RequestRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    return group
-
-
-def allowed_retries(group: SubscriptionGroupConfig, wanted: int | None, client_version: int) -> int:
-    """The group's limit of tries: the request's, if its client supports that."""
-    return most_retries(group, None if client_version < SAYS_MAXIMUM_VERSION else wanted)
-
-
-def changed(wanted: TopicConfig, topics: Mapping[str, TopicConfig]) -> tuple[TopicConfig, ...]:
-    """The entry, where the table does not hold it as it is wanted."""
-    return () if topics.get(wanted.topic) == wanted else (wanted,)
-
-
-def _with_filter_type(message: InnerMessage, topic: TopicConfig | None) -> InnerMessage:
-    if topic is None or topic.topic_filter_type != "MULTI_TAG":
-        return message
-    return replace(message, sys_flag=message.sys_flag | MULTI_TAGS)

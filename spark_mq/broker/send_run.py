@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from spark_mq.broker.put_plan import DECIDED_BY_VALUE, PutPlan
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write_header
+from spark_mq.remoting.frames import LONG_NUMBER_VALUE, NUMBER_VALUE, TEXT_VALUE, RequestRun, RunAnswers, RunFields
 from spark_mq.remoting.messages import SendMessageAnswer
-from spark_mq.remoting.request_runs import LONG_NUMBER, NUMBER, TEXT, RequestRun, RunAnswers, RunFields
 from storage.format.record import V6_HOST_SIZE
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 
@@ -28,7 +28,7 @@ _NAMES = {
     RequestCode.SEND_MESSAGE: ("topic", "queueId", "bornTimestamp", "properties"),
     RequestCode.SEND_MESSAGE_V2: ("b", "e", "g", "i"),
 }
-_PATTERNS = (rb"([%|a-zA-Z0-9_-]{1,255})", NUMBER, LONG_NUMBER, TEXT)
+_PATTERNS = (rb"([%|a-zA-Z0-9_-]{1,255})", NUMBER_VALUE, LONG_NUMBER_VALUE, TEXT_VALUE)
 RUN_FIELDS: Mapping[int, RunFields] = {
     code: RunFields(dict(zip(names, _PATTERNS, strict=True))) for code, names in _NAMES.items()
 }

@@ -35,7 +35,7 @@ from spark_mq.remoting.administration import (
 from spark_mq.remoting.routes import TopicConfigTable, TopicList
 from storage.errors import NameIllegalError
 from storage.format import fastjson
-from storage.format.table_entries import BATCH_QUEUES
+from storage.format.typed_json import BATCH_QUEUES
 from storage.names import SYSTEM_TOPICS, is_system_topic, validate_path_element
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.static_topics import accepted_mapping

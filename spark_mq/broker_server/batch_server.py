@@ -42,10 +42,10 @@ from storage.errors import (
     StoreLockedError,
     StoreServedError,
 )
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.put_guards import NO_COPIES
+from storage.service.put_group import CopiesWanted
 from storage.service.put_service import PutService
-from storage.service.replica_acks import CopiesWanted
 from storage.store import MessageStore
 
 MOST_CONNECTIONS = 64

@@ -24,8 +24,8 @@ from spark_mq.remoting.routes import BrokerHeartbeatRequest
 from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.ha.replicas import Replicas, Role, Snapshot, SyncState, Term
 from storage.rules.response_codes import ResponseCode
+from storage.service.put_group import ReplicaAcks
 from storage.service.put_service import PutService
-from storage.service.replica_acks import ReplicaAcks
 
 _TIMEOUT_MS = 3_000
 _HEARD_FOR_MS = 10_000

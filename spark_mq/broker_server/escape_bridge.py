@@ -42,8 +42,8 @@ from storage.rules.half_messages import PRODUCER_GROUP, sent_again
 from storage.rules.inner_messages import InnerMessage, InnerMessages, encode_properties
 from storage.rules.topics import AUTO_CREATE_TOPIC
 from storage.service.put_service import PutService
-from storage.tables.consumer_groups import OFFSETS_FILE
-from storage.tables.delay_progress import DELAYS_FILE, TIMER_CHECKPOINT_FILE
+from storage.tables.document import OFFSETS_FILE
+from storage.tables.masters import DELAYS_FILE, TIMER_CHECKPOINT_FILE
 from storage.transaction.check import open_halves, save_open_halves
 from storage.transaction.check_plan import CheckRules
 

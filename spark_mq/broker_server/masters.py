@@ -26,13 +26,18 @@ from spark_mq.remoting.administration import GroupPageRequest, TopicPageRequest
 from spark_mq.remoting.messages import ViewMessageRequest
 from storage.errors import StateFileError
 from storage.format import fastjson
+from storage.format.typed_json import DataVersion
 from storage.names import MASTER_ID, address_text
 from storage.rules.response_codes import ResponseCode
-from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE
-from storage.tables.delay_progress import DELAYS_FILE, TIMER_CHECKPOINT_FILE, FollowedTimer
-from storage.tables.document import DataVersion, integer, parse_document, section
-from storage.tables.masters import REQUEST_MODES_FILE, TIMER_METRICS_FILE
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.document import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, integer, parse_document, section
+from storage.tables.masters import (
+    DELAYS_FILE,
+    REQUEST_MODES_FILE,
+    TIMER_CHECKPOINT_FILE,
+    TIMER_METRICS_FILE,
+    FollowedTimer,
+)
+from storage.tables.topics import TopicTable
 
 _CODES: Mapping[str, int] = {
     TOPICS_FILE: RequestCode.GET_ALL_TOPIC_CONFIG,

@@ -34,8 +34,7 @@ from spark_mq.remoting import RequestCode, make_request, write_header
 from spark_mq.remoting.routes import BrokerGroupRequest, BrokerHeartbeatRequest, BrokerMemberGroupAnswer
 from storage.names import MASTER_ID
 from storage.service.put_service import PutService
-from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, read_timer_checkpoint
-from storage.tables.masters import KEPT_BY_SLAVES, kept_timer
+from storage.tables.masters import KEPT_BY_SLAVES, TIMER_CHECKPOINT_FILE, kept_timer, read_timer_checkpoint
 
 GROUP_PERIOD_S = 1.0
 _GROUP_TIMEOUT_MS = 1_000

@@ -47,7 +47,7 @@ from spark_mq.remoting.routes import (
 )
 from storage.epoch_times import is_time, steady_time_ms
 from storage.errors import StorageError
-from storage.format.table_entries import TopicConfig
+from storage.format.typed_json import TopicConfig
 from storage.names import MASTER_ID, RETRY_PREFIX
 from storage.rules.response_codes import ResponseCode
 from storage.tables.topics import PERM_READ, PERM_WRITE

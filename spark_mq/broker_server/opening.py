@@ -28,8 +28,8 @@ from storage.ha.sessions import Timing
 from storage.log.group_log import GroupLog
 from storage.names import address_text
 from storage.put.settings import address_of, host_bytes
+from storage.service.put_group import ReplicaAcks
 from storage.service.put_service import PutService
-from storage.service.replica_acks import ReplicaAcks
 from storage.settings.load import warn_of_unread
 from storage.store import MessageStore, WritesAs
 

@@ -74,7 +74,7 @@ from spark_mq.remoting import (
 )
 from spark_mq.remoting.administration import HaConnectionInfo
 from spark_mq.remoting.controllers import EpochEntryCache
-from spark_mq.remoting.request_runs import RequestRun
+from spark_mq.remoting.frames import RequestRun
 from spark_mq.remoting_server.channel import OVERLOADED
 from spark_mq.remoting_server.peer import Peer, is_this_host
 from spark_mq.remoting_server.pools import (
@@ -97,7 +97,7 @@ from storage.ha.replicas import Term
 from storage.pending import Pending
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.put_service import PutService
-from storage.tables.delay_progress import timer_checkpoint_path
+from storage.tables.masters import timer_checkpoint_path
 
 REJECTED_CODES = frozenset((*SENDS, RequestCode.CONSUMER_SEND_MSG_BACK))
 """Answered REJECTREQUEST, unread."""

@@ -35,8 +35,7 @@ from storage.service.put_group import GROUP_MESSAGES
 from storage.settings.java_properties import parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS
 from storage.settings.load import StoreConfig, parse_config
-from storage.settings.nouns import BrokerIdentity
-from storage.settings.releases import VERSION_SETTING
+from storage.settings.nouns import VERSION_SETTING, BrokerIdentity
 
 _T = TypeVar("_T")
 FIRST_USER, INNER_CLIENT = "initAuthenticationUser", "innerClientAuthenticationCredentials"

@@ -22,18 +22,20 @@ from spark_mq.client.errors import ClientError, ResponseError
 from storage.errors import StorageError, StoreRefusedError
 from storage.ha.follower import Following
 from storage.service.put_service import PutService
-from storage.tables.consumer_groups import OFFSETS_FILE
-from storage.tables.delay_progress import DELAYS_FILE, TIMER_CHECKPOINT_FILE, timer_checkpoint_path
+from storage.tables.document import OFFSETS_FILE, TOPICS_FILE
 from storage.tables.masters import (
     COPIES,
+    DELAYS_FILE,
     REQUEST_MODES_FILE,
+    TIMER_CHECKPOINT_FILE,
     TIMER_METRICS_FILE,
     Copy,
     copied_topics_end,
     note_copied_topics,
     place_of_copy,
+    timer_checkpoint_path,
 )
-from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE
+from storage.tables.topics import MAPPINGS_FILE
 from storage.transaction.progress import has_progress
 
 PERIOD_S = 10.0

@@ -105,7 +105,7 @@ class _Jobs(TyperGroup):
 
         meant = nearest(name, list(self.commands))
         hint = f"did you mean {meant}?" if meant else f"spark-mq job {JOB_LIST} names them all"
-        from spark_mq.cli.output import UsageError
+        from spark_mq.terminal import UsageError
 
         raise UsageError(f"there is no job {name}", hint)
 
@@ -119,7 +119,7 @@ def load_job(name: str) -> Any:
 
     def print_list() -> None:
         from jobs import JOBS
-        from spark_mq.cli.output import print_table
+        from spark_mq.terminal import print_table
 
         print_table(("job", "what it does"), [(job, line.rstrip(".")) for job, line in JOBS.items()])
 
@@ -181,8 +181,7 @@ class _Commands(TyperGroup):
             raise
         except _ClickUsageError as error:  # click prints it, and how the command is used
             if prints_json:
-                from spark_mq.cli.output import print_error
-                from spark_mq.terminal import USAGE
+                from spark_mq.terminal import USAGE, print_error
 
                 print_error(getattr(error, "format_message", error.__str__)(), None, USAGE)
             raise
@@ -193,7 +192,7 @@ class _Commands(TyperGroup):
                 raise typer.Exit(NOBODY_READS) from None
             if ctx.params.get("debug"):
                 raise
-            from spark_mq.cli.output import describe, print_error  # only here: it names the errors of all packages
+            from spark_mq.terminal import describe, print_error  # only here: it names the errors of all packages
 
             described = describe(error)
             if described is None:

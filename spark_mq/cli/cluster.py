@@ -12,19 +12,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from spark_mq.cli.line_formats import Format, Printer, printer_of
 from spark_mq.cli.live_place import LivePlace, together
-from spark_mq.cli.message_lines import message_line
-from spark_mq.cli.output import (
-    CommandError,
-    UsageError,
-    end_with,
-    print_json,
-    print_table,
-    say,
-    time_in_words,
-    time_text,
-)
+from spark_mq.cli.message_lines import Format, Printer, message_line, printer_of
 from spark_mq.cli.places import AsJson, Everything, RequiredTopic, refuse_unknown_topic
 from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import ClientError, ResponseError
@@ -42,7 +31,17 @@ from spark_mq.options import parse_duration_ms, parse_time
 from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.remoting.consumers import ConsumeType
 from spark_mq.source.offsets import QueueId
-from spark_mq.terminal import stop_on_signal
+from spark_mq.terminal import (
+    CommandError,
+    UsageError,
+    end_with,
+    print_json,
+    print_table,
+    say,
+    stop_on_signal,
+    time_in_words,
+    time_text,
+)
 from storage.epoch_times import current_time_ms
 from storage.names import MASTER_ID, is_rocketmqs_group, nearest
 from storage.rules.response_codes import ResponseCode

@@ -9,13 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_mq.cli.output import CommandError, body_text, console, print_table
 from spark_mq.cli.sinks import print_status, status_of
 from spark_mq.example_store import example_store
 from spark_mq.session import build_session
 from spark_mq.source.offsets import QueueOffsets
 from spark_mq.spark_versions import ADMISSION_CONTROL, INSTALL
-from spark_mq.terminal import busy
+from spark_mq.terminal import CommandError, body_text, busy, console, print_table
 from storage import open_store
 from storage.epoch_times import current_time_ms
 

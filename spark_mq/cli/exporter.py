@@ -14,7 +14,6 @@ from typing import Annotated, Protocol
 
 import typer
 
-from spark_mq.cli.output import CommandError, end_with, say
 from spark_mq.cli.places import Brokers
 from spark_mq.cli.stores import ReadPath, open_cluster
 from spark_mq.client.errors import ClientError
@@ -23,7 +22,7 @@ from spark_mq.lag.figures import LagReport, QueueLag, Reader
 from spark_mq.prometheus import queries, rocketmq
 from spark_mq.prometheus.metric import Family, Metric, family
 from spark_mq.prometheus.page import Page, PrometheusNotFoundError, require_prometheus
-from spark_mq.terminal import also_unread, stop_on_signal
+from spark_mq.terminal import CommandError, also_unread, end_with, say, stop_on_signal
 from storage.errors import StorageError
 from storage.names import RETRY_PREFIX, is_system_group, is_system_topic
 

@@ -13,12 +13,21 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from spark_mq.cli.output import (
+from spark_mq.cli.pages import Sheet, print_page
+from spark_mq.cli.places import AsJson, Brokers, Everything, Place, refuse_unknown_topic
+from spark_mq.cli.stores import ReadPath, open_place
+from spark_mq.cli.visible_text import shown_place
+from spark_mq.client.errors import ClientError
+from spark_mq.command_options import NO_CLUSTER, Conf, Connection
+from spark_mq.lag.figures import GroupLag, LagReport, QueueLag, Reader
+from spark_mq.source.offsets import QueueId
+from spark_mq.terminal import (
     CommandError,
     UsageError,
     console,
     end_with,
     first_of,
+    interrupt_on_signal,
     print_csv,
     print_json,
     print_table,
@@ -28,15 +37,6 @@ from spark_mq.cli.output import (
     time_text,
     why_missing,
 )
-from spark_mq.cli.pages import Sheet, print_page
-from spark_mq.cli.places import AsJson, Brokers, Everything, Place, refuse_unknown_topic
-from spark_mq.cli.stores import ReadPath, open_place
-from spark_mq.cli.visible_text import shown_place
-from spark_mq.client.errors import ClientError
-from spark_mq.command_options import NO_CLUSTER, Conf, Connection
-from spark_mq.lag.figures import GroupLag, LagReport, QueueLag, Reader
-from spark_mq.source.offsets import QueueId
-from spark_mq.terminal import interrupt_on_signal
 from storage.errors import StorageError
 from storage.names import is_rocketmqs_group, nearest
 

@@ -4,6 +4,15 @@ reads them.
 Three things JSON cannot say as Spark does: times are milliseconds since 1970; `properties` is an object; a body that is not UTF-8 is
 `body_base64`. `dump --java` has the same messages with the fields and names of Apache's tools, so that the output of two
 implementations can be compared line by line.
+
+`dump -f` and `consume -f` print a message in a line of the user's own form, with kcat's words:
+
+    %t topic · %p queue · %o queue offset · %k keys · %s body · %T store time in ms · %h properties (name=value,…)
+    %K, %S length of keys and body in bytes, −1 without · %R the body's length, 4 bytes, big-endian
+    %% \\n \\r \\t \\xHH as in kcat, and \\\\ a backslash. Nothing is added: a format ends with \\n where it shall be a line
+
+Departures from kcat, whose messages have partitions and one key: %p is RocketMQ's queue id, which each broker counts from 0; %k are all
+keys, with blanks between them. Words of our own: %b broker, %g tag, %u unique key, %i message id.
 """
 
 from __future__ import annotations
@@ -11,14 +20,17 @@ from __future__ import annotations
 import binascii
 import hashlib
 import json
+import re
+import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 import typer
 
 from spark_mq.source.rows import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
+from spark_mq.terminal import UsageError, print_json
 from storage import MessageStore
 from storage.epoch_times import other_unit_rule
 from storage.errors import CorruptMessageError, StorageError
@@ -418,3 +430,121 @@ _COLUMNS: dict[str, tuple[pa.DataType, Callable[[Any], Any]]] = {
     "origin_msg_id": (pa.string(), _text),
     "unique_key": (pa.string(), _text),
 }
+
+
+MessageLine = Mapping[str, Any]
+
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
+_TOKEN = re.compile(r"%(?P<word>.?)|\\x(?P<hex>[0-9a-fA-F]{1,2})|\\(?P<escape>.?)", re.DOTALL)
+
+
+def _as_bytes(value: object) -> bytes:
+    return b"" if value is None else str(value).encode(errors="surrogateescape")
+
+
+def _column(name: str) -> Callable[[MessageLine], bytes]:
+    return lambda line: _as_bytes(line.get(name))
+
+
+def body_of(line: MessageLine) -> bytes | None:
+    """The body's bytes; None where it does not decompress."""
+    if BODY_BASE64 in line:
+        return b64decode(line[BODY_BASE64])
+    body: str | None = line.get(BODY)
+    return None if body is None else body.encode()
+
+
+def _keys_of(line: MessageLine) -> bytes | None:
+    return None if line.get("keys") is None else _as_bytes(line["keys"])
+
+
+def _length(value: bytes | None) -> int:
+    return -1 if value is None else len(value)
+
+
+_WORDS: dict[str, Callable[[MessageLine], bytes]] = {
+    "t": _column("topic"),
+    "p": _column("queue_id"),
+    "o": _column("queue_offset"),
+    "T": _column("store_timestamp"),
+    "b": _column("broker_name"),
+    "g": _column("tags"),
+    "u": _column("unique_key"),
+    "i": _column("msg_id"),
+    "k": lambda line: _keys_of(line) or b"",
+    "K": lambda line: _as_bytes(_length(_keys_of(line))),
+    "s": lambda line: body_of(line) or b"",
+    "S": lambda line: _as_bytes(_length(body_of(line))),
+    "R": lambda line: _length(body_of(line)).to_bytes(4, "big", signed=True),
+    "h": lambda line: ",".join(f"{name}={text}" for name, text in line["properties"].items()).encode(
+        errors="surrogateescape"
+    ),
+    "%": lambda _: b"%",
+}
+
+
+class LineFormat:
+    """A form of messages. Raises UsageError for a word that is none."""
+
+    def __init__(self, text: str) -> None:
+        self._parts: list[bytes | Callable[[MessageLine], bytes]] = []
+        end = 0
+        for found in _TOKEN.finditer(text):
+            self._parts.append(_as_bytes(text[end : found.start()]))
+            self._parts.append(_part(found))
+            end = found.end()
+        self._parts.append(_as_bytes(text[end:]))
+
+    def render(self, line: MessageLine) -> bytes:
+        """A message, given as an object of dump with its body."""
+        return b"".join(part if isinstance(part, bytes) else part(line) for part in self._parts)
+
+
+def _part(found: re.Match[str]) -> bytes | Callable[[MessageLine], bytes]:
+    if found["hex"] is not None:
+        return bytes([int(found["hex"], 16)])
+    if (escape := found["escape"]) is not None:
+        if escape not in _ESCAPES:
+            raise UsageError(f"-f: \\{escape} is no character; there are \\n \\r \\t \\xHH and \\\\")
+        return _ESCAPES[escape]
+    word = found["word"]
+    if word not in _WORDS:
+        known = " ".join(f"%{each}" for each in _WORDS)
+        raise UsageError(f"-f: %{word} is no word of a format; there are {known}")
+    return _WORDS[word]
+
+
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "-f",
+        "--format",
+        metavar="FORMAT",
+        help="A message's form in kcat's words: %t topic, %p queue, %o offset, %k keys, %s body, %T time, %h properties, \\n, \\t.",
+    ),
+]
+
+
+class Printer:
+    """Writes messages to stdout, as JSON or in a form."""
+
+    def __init__(self, form: LineFormat | None) -> None:
+        self._form = form
+        self.hidden = 0
+        """How many bodies were unreadable, and the form did not show it, as JSON does. Each was named on stderr."""
+
+    def print(self, line: dict[str, Any]) -> None:
+        """Raises what stdout raises."""
+        if self._form is None:
+            print_json(line)
+            return
+        sys.stdout.buffer.write(self._form.render(line))
+        if line.get(CORRUPT) is not None:
+            self.hidden += 1
+            where = f"{line['topic']} queue {line['queue_id']} offset {line['queue_offset']}"
+            typer.echo(f"no body: {where}: {line[CORRUPT]}", err=True)
+
+
+def printer_of(form: str | None) -> Printer:
+    """Of the option --format. Raises UsageError."""
+    return Printer(None if form is None else LineFormat(form))

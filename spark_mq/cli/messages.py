@@ -12,24 +12,25 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.line_formats import Format, Printer, printer_of
-from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.output import (
-    CommandError,
-    UsageError,
-    body_text,
-    end_with,
-    print_json,
-    print_table,
-    refuse_nothing,
-    time_in_words,
-)
+from spark_mq.cli.message_lines import Format, Printer, Unreadable, printer_of
 from spark_mq.cli.places import AsJson, FoundMessage, KeySearch, Place, QueueNumber, Topic, refuse_unknown_topic
 from spark_mq.cli.stores import ReadPath, open_place
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.options import parse_time
 from spark_mq.source.offsets import QueueId
-from spark_mq.terminal import OnProgress, interrupt_on_signal, progress_bar
+from spark_mq.terminal import (
+    CommandError,
+    OnProgress,
+    UsageError,
+    body_text,
+    end_with,
+    interrupt_on_signal,
+    print_json,
+    print_table,
+    progress_bar,
+    refuse_nothing,
+    time_in_words,
+)
 from storage import Message
 from storage.epoch_times import current_time_ms
 from storage.errors import CorruptMessageError

@@ -12,8 +12,8 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from spark_mq import __version__
-from spark_mq.cli.output import CommandError
 from spark_mq.cli.visible_text import visible
+from spark_mq.terminal import CommandError
 
 INSTALL = "pip install 'spark_mq[console]'"
 """What brings Jinja2 and the console's server."""

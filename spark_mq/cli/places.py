@@ -7,10 +7,12 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 import typer
 
-from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.output import CommandError
+from spark_mq.cli.message_lines import (
+    Unreadable,
+)
 from spark_mq.lag.figures import LagLooks
 from spark_mq.source.offsets import QueueId
+from spark_mq.terminal import CommandError
 from storage import Message
 from storage.names import names_several, nearest
 from storage.tables.topics import TopicConfig

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol, TypeVar
 import typer
 
 from spark_mq.cli.app import NEW_OBJECTS
-from spark_mq.cli.output import CommandError
 from spark_mq.remoting_server.server import FILES_LEAST, ListenError
 from spark_mq.remoting_server.settings import java_names, read_settings, texts_of_file
-from spark_mq.terminal import also_unread
+from spark_mq.terminal import CommandError, also_unread
 from storage.errors import ConfigurationError, StorageError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import need_files, raise_file_limit

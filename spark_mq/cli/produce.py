@@ -20,15 +20,14 @@ from spark_mq.cli.message_lines import (
     rows_of_objects,
     say_overruled,
 )
-from spark_mq.cli.output import CommandError, UsageError, print_table, say
 from spark_mq.cli.stores import store_to_write
 from spark_mq.command_options import LOCK_TIMEOUT_MS, NO_CLUSTER, Conf, Connection, LockTimeout
+from spark_mq.terminal import CommandError, UsageError, print_table, say
 from storage import MessageStore, open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import RowIllegalError
 from storage.files.local_file_system import LocalFileSystem
-from storage.put.put import PutOptions, message_rules
-from storage.put.settings import put_settings
+from storage.put.settings import PutOptions, message_rules, put_settings
 from storage.rules.message_rows import MessageRows
 from storage.rules.row_columns import overruled
 from storage.rules.row_rules import DEFAULT_QUEUE_COUNT

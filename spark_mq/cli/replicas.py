@@ -13,12 +13,12 @@ import typer
 from spark_mq.broker_server.masters import MasterByName
 from spark_mq.broker_server.opening import tell
 from spark_mq.broker_server.state_copies import copies_of
-from spark_mq.cli.output import CommandError, UsageError
 from spark_mq.cli.processes import Verbose, serve
 from spark_mq.cli.stores import OneStorePath, one_store
 from spark_mq.client.settings import ClientSettings
 from spark_mq.command_options import Conf
 from spark_mq.hand_over.local_socket import Copies, ReplicaServer
+from spark_mq.terminal import CommandError, UsageError
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
@@ -27,7 +27,7 @@ from storage.ha.follower import promote as forget_master
 from storage.ha.listener import ListenerSettings, Replicator
 from storage.ha.sessions import Timing
 from storage.names import address_text, split_address
-from storage.service.replica_acks import ReplicaAcks
+from storage.service.put_group import ReplicaAcks
 from storage.settings.load import StoreConfig, load_config
 
 DEFAULT_HA_PORT = 10_912

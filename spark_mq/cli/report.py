@@ -15,7 +15,6 @@ import typer
 from jobs.verify_store import verify_store
 from spark_mq.cli.lag import SortBy, group_sheet, queue_sheet, sort_lines
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.output import CommandError, time_in_words, time_text, why_missing
 from spark_mq.cli.pages import Sheet, render_page
 from spark_mq.cli.places import Everything, Place
 from spark_mq.cli.stores import ReadPath, StorePlace, open_place
@@ -24,7 +23,7 @@ from spark_mq.client.errors import NoBrokerError
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.lag.figures import LagReport, Reader
 from spark_mq.source.offsets import QueueId
-from spark_mq.terminal import progress_bar
+from spark_mq.terminal import CommandError, progress_bar, time_in_words, time_text, why_missing
 from storage import MessageStore
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import typer
 
 from spark_mq.cli.message_lines import Line, LineError, parse_objects, read_lines, say_overruled
-from spark_mq.cli.output import CommandError, print_table, say
 from spark_mq.cli.places import refuse_other_shape
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import (
@@ -32,6 +31,7 @@ from spark_mq.client.producer import Producer, by_hash
 from spark_mq.client.send_results import SendResult, SendStatus
 from spark_mq.client.settings import ClientSettings, ProducerSettings, with_namespace
 from spark_mq.remoting.frames import MOST_BODY_BYTES
+from spark_mq.terminal import CommandError, print_table, say
 from storage.format.properties import is_reserved_name
 from storage.names import MASTER_ID, validate_user_topic
 from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig

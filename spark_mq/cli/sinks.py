@@ -6,12 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.output import CommandError, duration_in_words, print_json, print_table, say, say_lowered, time_text
 from spark_mq.cli.places import AsJson
 from spark_mq.cli.stores import OneStorePath, one_store
+from spark_mq.cli.upkeep import say_lowered
 from spark_mq.command_options import LOCK_TIMEOUT_MS, Conf, LockTimeout
 from spark_mq.options import parse_duration_ms
-from spark_mq.terminal import progress_bar
+from spark_mq.terminal import (
+    CommandError,
+    duration_in_words,
+    print_json,
+    print_table,
+    progress_bar,
+    say,
+    time_text,
+)
 from storage import MessageStore, open_store
 from storage.batch.ledger import QUEUE_ID, TOPIC, BatchLedger
 from storage.batch.sink_progress import (
@@ -25,7 +33,8 @@ from storage.batch.sink_progress import (
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import load_config
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
 from storage.tables.sink_notes import BatchNote, BatchNotes, load_batch_notes, load_ledger_notes, unmarked_end_of
 from storage.tables.surroundings import OF_A_SINK, refuse_foreign_log
 

@@ -17,21 +17,22 @@ from spark_mq.cli.message_lines import (
     queue_lines,
     record_of,
 )
-from spark_mq.cli.output import CommandError, UsageError
 from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, Place, topic_entry
 from spark_mq.command_options import Connection
 from spark_mq.lag.figures import LagLooks
 from spark_mq.lag.of_stores import StoreLag
 from spark_mq.source.cluster import Cluster, find_stores
 from spark_mq.source.offsets import QueueId
+from spark_mq.terminal import CommandError, UsageError
 from storage import Message, MessageStore
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotFoundError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import only_for_reading, plain_path
 from storage.format.record import decode_offset_message_id
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE, TOPICS_FILE
 from storage.tables.surroundings import is_empty_place, no_store
-from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
+from storage.tables.topics import TopicConfig, TopicTable
 
 OneStorePath = Annotated[
     str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store: what holds commitlog/.")

@@ -14,27 +14,18 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from spark_mq.cli.output import CommandError, UsageError, print_json, say, why_missing
-from spark_mq.cli.places import (
-    AsJson,
-    Place,
-    refuse_other_shape,
-    refuse_unknown_topic,
-    shape_in_words,
-    shape_of,
-)
+from spark_mq.cli.places import AsJson, Place, refuse_other_shape, refuse_unknown_topic, shape_in_words, shape_of
 from spark_mq.cli.stores import one_store, open_place, store_to_write
 from spark_mq.command_options import LOCK_TIMEOUT_MS, NO_CLUSTER, Conf, Connection, LockTimeout
 from spark_mq.lag.figures import LagLooks
+from spark_mq.terminal import CommandError, UsageError, print_json, say, why_missing
 from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import StoreRefusedError
-from storage.files.atomic_file import read_table
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, read_table
 from storage.names import validate_user_topic
 from storage.rules.row_rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
-from storage.tables.broker_names import broker_names
 from storage.tables.offline_changes import alter_topic as change_entry
 from storage.tables.offline_changes import create_topic as enter_topic
 from storage.tables.surroundings import refuse_foreign_log
@@ -46,6 +37,7 @@ from storage.tables.topics import (
     TopicConfig,
     TopicQueueMappingTable,
     TopicTable,
+    broker_names,
 )
 
 _GREATEST_PERM = 7  # PermName.isValid

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.output import end_with, first_of, print_json, print_table, refuse_nothing, say, time_in_words
 from spark_mq.cli.places import AsJson, Everything, QueueNumber, RequiredTopic, Topic, refuse_unknown_topic
 from spark_mq.cli.stores import ReadPath, open_place
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.options import parse_time
+from spark_mq.terminal import end_with, first_of, print_json, print_table, refuse_nothing, say, time_in_words
 from storage.epoch_times import current_time_ms
 from storage.tables.topics import PERM_READ, PERM_WRITE
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from itertools import islice
@@ -11,12 +12,11 @@ import typer
 
 from jobs.verify_store import verify_store
 from spark_mq.cli.message_lines import message_line
-from spark_mq.cli.output import CommandError, print_json, print_table, say, say_lowered, time_in_words
 from spark_mq.cli.places import AsJson, Topic
 from spark_mq.cli.stores import OneStorePath, one_store, store_to_write
 from spark_mq.command_options import LOCK_TIMEOUT_MS, Conf, LockTimeout
 from spark_mq.doctor import Severity, check_settings, diagnose
-from spark_mq.terminal import busy, progress_bar
+from spark_mq.terminal import CommandError, busy, print_json, print_table, progress_bar, say, time_in_words
 from storage import open_store
 from storage.convert import Conversion
 from storage.convert import convert as convert_store
@@ -25,7 +25,7 @@ from storage.epoch_times import current_time_ms
 from storage.errors import StoreDamagedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
-from storage.recovery.log_bind import bind_log as bind
+from storage.recovery.opening import bind_log as bind
 from storage.recovery.quarantine import Quarantine, list_quarantines, quarantine_directory, read_quarantine
 from storage.settings.load import StoreConfig, load_config, parse_config, read_configuration
 from storage.tables.surroundings import binding_path
@@ -396,3 +396,14 @@ def _settings_of(path: str | None, conf: str | None) -> StoreConfig:
     read_bytes = file_system_of(root).read_file
     file, content = read_configuration(root, conf, read_bytes=read_bytes)
     return parse_config(content, file)
+
+
+_LOWERED = 20
+
+
+def say_lowered(lowered: Sequence[LoweredOffset]) -> None:
+    """The offsets that were ahead of the log, one on a line; of very many, the first ones."""
+    for each in lowered[:_LOWERED]:
+        say(f"lowered: {each}")
+    if len(lowered) > _LOWERED:
+        say(f"lowered: {len(lowered) - _LOWERED:,} more; --json lists them")

@@ -75,7 +75,7 @@ from spark_mq.remoting.routes import ClusterInfo, DeleteTopicRequest, KvTable, T
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.format.record import decode_offset_message_id
-from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
+from storage.format.typed_json import SubscriptionGroupConfig, TopicConfig
 from storage.names import (
     MASTER_ID,
     address_text,

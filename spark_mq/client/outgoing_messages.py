@@ -4,7 +4,7 @@
 
 The body of a batch is its messages one after the other, each with its own properties; its envelope has WAIT and UNIQ_KEY. It is never
 compressed. Java: DefaultMQProducerImpl.sendKernelImpl, DefaultMQProducer.batch, MessageBatch, Validators.checkMessage.
-Departures: a message that no reader would receive as sent is refused here (`storage/rules/topics.py`, `storage/rules/sizes.py`),
+Departures: a message that no reader would receive as sent is refused here (`storage/rules/topics.py`, `inner_messages.py`),
 and so is a deliver time in a batch, which Java's broker ignores.
 """
 
@@ -31,8 +31,8 @@ from storage.format.record import COMPRESSED, TRANSACTION_PREPARED, compress
 from storage.names import RETRY_PREFIX, validate_topic
 from storage.rules.delays import DELAY, TIMER_DELIVER_MS
 from storage.rules.half_messages import IMMUNITY, PREPARED, UNIQUE_KEY, WAIT, client_properties, half_refusals
+from storage.rules.inner_messages import Limits, Sizes, excesses
 from storage.rules.retries import MAX_RECONSUME_TIMES, RECONSUME_TIMES
-from storage.rules.sizes import Limits, Sizes, excesses
 from storage.rules.topics import NOT_ALLOWED_SEND_TOPICS
 from storage.rules.values import BLANK_IN_KEY, property_fault, text_fault
 

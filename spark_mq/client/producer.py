@@ -55,7 +55,7 @@ from spark_mq.client.trace import Tracer
 from spark_mq.remoting import RequestCode
 from spark_mq.remoting.messages import RecallHandle, RecallMessageAnswer, RecallMessageRequest, ReplyMessageRequest
 from storage.errors import NameIllegalError
-from storage.format.java_hash import queue_of_hash, string_hash
+from storage.format.arrays import queue_of_hash, string_hash
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, validate_group
 
 T = TypeVar("T")

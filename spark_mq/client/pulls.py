@@ -20,7 +20,7 @@ from spark_mq.client.message import MessageExt, MessageQueue, decode_records
 from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting.consumers import SubscriptionData
 from spark_mq.remoting.messages import PullMessageAnswer, PullMessageRequest
-from storage.format.java_hash import string_hash
+from storage.format.arrays import string_hash
 from storage.format.record import Message as Record
 from storage.rules.response_codes import ResponseCode
 

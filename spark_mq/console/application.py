@@ -21,13 +21,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from spark_mq.cli.output import CommandError, UsageError, describe
 from spark_mq.conditions import OptionError, SparkMqError
 from spark_mq.console import message_pages, work_pages
 from spark_mq.console.pages import Console, console_of, page
 from spark_mq.console.security import LOGIN, STATIC, Guard
 from spark_mq.console.views import BusyError, MissingError, NotThereError
 from spark_mq.session import SESSION_ERRORS
+from spark_mq.terminal import CommandError, UsageError, describe
 from storage.errors import DescribedError, NameIllegalError
 
 _PAUSE_S = 1.0

@@ -13,7 +13,6 @@ from typing import TypeVar
 from spark_mq.cli.cluster import figures_at, first_number, role_of
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.output import why_missing
 from spark_mq.cli.places import FoundMessage
 from spark_mq.client.admin import address_of_id
 from spark_mq.client.errors import ClientError
@@ -45,6 +44,7 @@ from spark_mq.lag.of_cluster import ClusterLag
 from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pulled_records import PulledPart, slice_of
+from spark_mq.terminal import why_missing
 from storage import Message
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import decode_offset_message_id

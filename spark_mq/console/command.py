@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_mq.cli.output import CommandError, UsageError
 from spark_mq.cli.pages import INSTALL
 from spark_mq.cli.processes import Verbose, file_content, serve
 from spark_mq.cli.stores import ReadPath, one_store
 from spark_mq.cli.visible_text import shown_place
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.source.cluster import find_stores
+from spark_mq.terminal import CommandError, UsageError
 from storage.names import address_text, split_address
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.output import CommandError, UsageError, describe
 from spark_mq.cli.places import FoundMessage, KeySearch
 from spark_mq.client.trace import TraceLine, read_trace
 from spark_mq.console.pages import Asked, console_of, link, message_link, page
 from spark_mq.console.shown import as_hex, as_json, as_text, beginning, body_of
 from spark_mq.console.views import OFFSETS_LOOKED_AT, PAGE_BYTES, NotThereError, Page, View, one_of, raise_missing
 from spark_mq.source.offsets import QueueId
+from spark_mq.terminal import CommandError, UsageError, describe
 from storage import Message
 from storage.errors import CorruptMessageError
 from storage.names import is_retry_or_dead_letter_topic

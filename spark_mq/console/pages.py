@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from spark_mq import __version__
-from spark_mq.cli.output import UsageError, ago_in_words, span_in_words, time_text, why_missing
 from spark_mq.cli.pages import page_environment
 from spark_mq.cli.visible_text import shown_place, visible
 from spark_mq.console.replays import Replays
@@ -27,6 +26,7 @@ from spark_mq.console.shown import compression_of
 from spark_mq.console.views import Views
 from spark_mq.options import parse_time
 from spark_mq.source.archive_table import Place as ArchivePlace
+from spark_mq.terminal import UsageError, ago_in_words, span_in_words, time_text, why_missing
 from storage import Message
 from storage.epoch_times import current_time_ms
 from storage.format.record import host_text

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from jobs.replay_dead_letters import Pace, Replay, preview, run_paced
 from jobs.run import JobReport, Shared
-from spark_mq.cli.output import UsageError, describe
 from spark_mq.command_options import NO_CLUSTER, Connection
 from spark_mq.replay import SETTLED
 from spark_mq.source.archive_table import Place, delta_rows, open_delta
+from spark_mq.terminal import UsageError, describe
 from storage.epoch_times import current_time_ms
 
 AUDIT_ROWS = 200

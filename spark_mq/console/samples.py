@@ -14,9 +14,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from spark_mq.cli.output import describe, why_missing
 from spark_mq.console.views import LONGEST_WAIT_S, BusyError, Views
 from spark_mq.lag.figures import GroupLag, LagReport, Reader
+from spark_mq.terminal import describe, why_missing
 from storage.epoch_times import current_time_ms
 
 INTERVAL_S = 15.0

@@ -48,7 +48,7 @@ from storage.format.delay import due_times_ms, effective_precision_ms
 from storage.queues.get import MAX_TRANSFER_BYTES
 from storage.rules.delays import REAL_TOPIC, TIMER_TOPIC
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID
-from storage.tables.delay_progress import read_timer_checkpoint
+from storage.tables.masters import read_timer_checkpoint
 from storage.tables.sink_notes import load_batch_notes
 from storage.transaction.half_queue import Halves, read_halves
 from storage.transaction.outcomes import read_ended

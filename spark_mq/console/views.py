@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.output import CommandError, UsageError
 from spark_mq.cli.places import FoundMessage, Place
 from spark_mq.lag.figures import LagReport
 from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.source.offsets import QueueId
+from spark_mq.terminal import CommandError, UsageError
 from storage import Message
 from storage.batch.sink_progress import SinkStatus
 from storage.names import nearest

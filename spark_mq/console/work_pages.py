@@ -13,7 +13,6 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from jobs.replay_dead_letters import LIMIT, Replay
 from spark_mq.cli.lag import GROUP_HEADINGS, QUEUE_HEADINGS, group_row, queue_row
-from spark_mq.cli.output import CommandError, UsageError
 from spark_mq.conditions import SparkMqError
 from spark_mq.console.pages import Asked, Console, console_of, link, page
 from spark_mq.console.replays import PREVIEW_LINES, audit_rows
@@ -22,6 +21,7 @@ from spark_mq.lag.figures import GroupLag, Reader
 from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.replay import TARGETS
 from spark_mq.source.archive_table import ArchiveTable, message_rows
+from spark_mq.terminal import CommandError, UsageError
 from storage.names import (
     DEAD_LETTER_PREFIX,
     dead_letter_topic,

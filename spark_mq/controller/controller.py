@@ -50,6 +50,7 @@ from spark_mq.remoting import (
     write_body,
     write_header,
 )
+from spark_mq.remoting.command import read_texts
 from spark_mq.remoting.controllers import (
     ControllerMetadataAnswer,
     ElectedMasterBody,
@@ -57,7 +58,6 @@ from spark_mq.remoting.controllers import (
     RoleChangedRequest,
     SyncStateSet,
 )
-from spark_mq.remoting.headers_and_bodies import read_texts
 from spark_mq.remoting_server.administration import answered, changed_settings, check_may_administer
 from spark_mq.remoting_server.peer import Caller, not_supported
 from storage.rules.response_codes import RequestRefusedError, ResponseCode

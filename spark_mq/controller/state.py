@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from spark_mq.remoting import BodyError, WireBody, read_body, write_body
-from spark_mq.remoting.frames import Buffer
+from spark_mq.remoting.command import Buffer
 from spark_mq.remoting.routes import BrokerHeartbeatRequest
 from storage.format.typed_json import Int, Long, wire
 

@@ -48,9 +48,8 @@ import numpy as np
 from spark_mq.dledger.messages import NO_INDEX, LedgerEntry
 from spark_mq.dledger.state import Append, Cut, Order, Restored, SaveVote
 from storage.errors import CorruptRecordError, StateFileError, StoreRefusedError
-from storage.files.file_system import ReadableFile, end_of_data
+from storage.files.file_system import LocalWriter, ReadableFile, end_of_data
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalWriter
 from storage.files.syncs import SyncGate, noting_failed_syncs, write_again
 from storage.format.dledger import (
     ENTRY_HEAD_SIZE,

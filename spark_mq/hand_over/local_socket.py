@@ -26,8 +26,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from spark_mq.hand_over import local_socket
-from storage.files.atomic_file import load_loose, save_loose
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, load_loose, save_loose
 from storage.files.os_errors import host_name
 from storage.tables.surroundings import own_directory
 

@@ -12,8 +12,9 @@ from spark_mq.source.lag import Position
 from spark_mq.source.offsets import QueueId
 from storage import MessageStore
 from storage.epoch_times import current_time_ms
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE, TOPICS_FILE
+from storage.tables.topics import TopicTable
 
 _Wanted = Mapping[tuple[Reader, QueueId], int | None]
 

@@ -77,7 +77,7 @@ from spark_mq.remoting.routes import (
 )
 from spark_mq.remoting_server.administration import answered, changed_settings, check_may_administer
 from spark_mq.remoting_server.peer import Caller, not_supported
-from storage.format.table_entries import DataVersion
+from storage.format.typed_json import DataVersion
 from storage.names import BROKER_MEMBER_TOPIC_PREFIX, MASTER_ID
 from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice
 from storage.tables.topics import PERM_WRITE

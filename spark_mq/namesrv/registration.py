@@ -40,7 +40,7 @@ from spark_mq.remoting.routes import (
     TopicConfigTable,
     TopicQueueMappingInfo,
 )
-from storage.format.table_entries import DataVersion, TopicConfig
+from storage.format.typed_json import DataVersion, TopicConfig
 from storage.names import MASTER_ID
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.tables.topics import PERM_WRITE

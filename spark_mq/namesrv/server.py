@@ -23,8 +23,7 @@ from spark_mq.remoting_server.administration import AdministeredServer, save_set
 from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, Processor, Processors, RequestPool, watermark
 from storage.epoch_times import steady_time_ms
-from storage.files.atomic_file import read_table, write_with_backup
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, read_table, write_with_backup
 
 _NOTICE_MS = 300
 _WATERMARK_MS = 1_000

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from spark_mq.remoting.administration import MinBrokerIdRequest
+from spark_mq.remoting.command import read_body, write_body
 from spark_mq.remoting.errors import BodyError
-from spark_mq.remoting.headers_and_bodies import read_body, write_body
 from spark_mq.remoting.routes import (
     BrokerData,
     BrokerMemberGroup,
@@ -27,8 +27,7 @@ from spark_mq.remoting.routes import (
     TopicQueueMappingInfo,
 )
 from storage.errors import StateFileError
-from storage.format.table_entries import DataVersion
-from storage.format.typed_json import WireBody
+from storage.format.typed_json import DataVersion, WireBody
 from storage.names import MASTER_ID
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.tables.topics import PERM_READ, PERM_WRITE

@@ -1,9 +1,8 @@
 """RocketMQ's remoting protocol without sockets: one codec for clients, servers and tools. Pure.
 
-    command.py              RemotingCommand: one request or answer, as a value; its header as bytes
+    command.py              RemotingCommand: one request or answer, as a value; its header as bytes; typed headers and bodies
     frames.py               a command as bytes, and bytes as commands; the waiting requests of one connection;
-                            `request_runs.py` reads many requests that look alike
-    headers_and_bodies.py   how typed headers and bodies are read and written
+                            many requests that look alike are read as columns
     request_types.py        the typed header and body of each code, which are declared by subject: `messages.py`, `consumers.py`,
                             `routes.py`, `administration.py`, `controllers.py`
     codes.py                request codes, languages, versions; answers: `storage/rules/response_codes.py`
@@ -19,7 +18,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_mq.remoting.codes import LanguageCode, ProtocolVersion, RequestCode
-    from spark_mq.remoting.command import Body, HeaderEncoding, RemotingCommand, make_request, make_response
+    from spark_mq.remoting.command import (
+        DEFAULT_LIMITS,
+        Body,
+        FrameLimits,
+        Header,
+        HeaderEncoding,
+        HeaderTemplate,
+        RemotingCommand,
+        make_request,
+        make_response,
+        read_body,
+        read_body_list,
+        read_header,
+        write_body,
+        write_body_list,
+        write_header,
+    )
     from spark_mq.remoting.errors import (
         BodyError,
         ConnectionClosedError,
@@ -29,28 +44,16 @@ if TYPE_CHECKING:
         RemotingError,
     )
     from spark_mq.remoting.frames import (
-        DEFAULT_LIMITS,
         Answer,
         Broken,
         Connection,
         Event,
-        FrameLimits,
         FrameReader,
         Request,
         SentRequest,
         Unawaited,
         decode_frame,
         encode_frame,
-    )
-    from spark_mq.remoting.headers_and_bodies import (
-        Header,
-        HeaderTemplate,
-        read_body,
-        read_body_list,
-        read_header,
-        write_body,
-        write_body_list,
-        write_header,
     )
     from spark_mq.remoting.request_types import ANSWER_BODIES, ANSWER_HEADERS, REQUEST_BODIES, REQUEST_HEADERS
     from storage.format.typed_json import MessageQueue, WireBody
@@ -109,16 +112,16 @@ if not TYPE_CHECKING:
         "Broken": "spark_mq.remoting.frames",
         "Connection": "spark_mq.remoting.frames",
         "ConnectionClosedError": "spark_mq.remoting.errors",
-        "DEFAULT_LIMITS": "spark_mq.remoting.frames",
+        "DEFAULT_LIMITS": "spark_mq.remoting.command",
         "Event": "spark_mq.remoting.frames",
         "FrameError": "spark_mq.remoting.errors",
         "FrameIllegalError": "spark_mq.remoting.errors",
-        "FrameLimits": "spark_mq.remoting.frames",
+        "FrameLimits": "spark_mq.remoting.command",
         "FrameReader": "spark_mq.remoting.frames",
-        "Header": "spark_mq.remoting.headers_and_bodies",
+        "Header": "spark_mq.remoting.command",
         "HeaderEncoding": "spark_mq.remoting.command",
         "HeaderError": "spark_mq.remoting.errors",
-        "HeaderTemplate": "spark_mq.remoting.headers_and_bodies",
+        "HeaderTemplate": "spark_mq.remoting.command",
         "LanguageCode": "spark_mq.remoting.codes",
         "MessageQueue": "storage.format.typed_json",
         "ProtocolVersion": "spark_mq.remoting.codes",
@@ -135,12 +138,12 @@ if not TYPE_CHECKING:
         "encode_frame": "spark_mq.remoting.frames",
         "make_request": "spark_mq.remoting.command",
         "make_response": "spark_mq.remoting.command",
-        "read_body": "spark_mq.remoting.headers_and_bodies",
-        "read_body_list": "spark_mq.remoting.headers_and_bodies",
-        "read_header": "spark_mq.remoting.headers_and_bodies",
-        "write_body": "spark_mq.remoting.headers_and_bodies",
-        "write_body_list": "spark_mq.remoting.headers_and_bodies",
-        "write_header": "spark_mq.remoting.headers_and_bodies",
+        "read_body": "spark_mq.remoting.command",
+        "read_body_list": "spark_mq.remoting.command",
+        "read_header": "spark_mq.remoting.command",
+        "write_body": "spark_mq.remoting.command",
+        "write_body_list": "spark_mq.remoting.command",
+        "write_header": "spark_mq.remoting.command",
     }
 
     def __dir__() -> list[str]:

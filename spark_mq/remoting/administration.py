@@ -8,10 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
+from spark_mq.remoting.command import Header, RpcHeader, TopicHeader
 from spark_mq.remoting.consumers import SubscriptionData
-from spark_mq.remoting.headers_and_bodies import Header, RpcHeader, TopicHeader
-from storage.format.table_entries import DataVersion, SubscriptionGroupConfig, TopicConfig
-from storage.format.typed_json import Int, Long, MessageQueue, WireBody, wire
+from storage.format.typed_json import (
+    DataVersion,
+    Int,
+    Long,
+    MessageQueue,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    WireBody,
+    wire,
+)
 
 
 class TopicRequest(TopicHeader):

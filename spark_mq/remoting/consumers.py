@@ -10,7 +10,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Annotated
 
-from spark_mq.remoting.headers_and_bodies import Header, RpcHeader, TopicHeader
+from spark_mq.remoting.command import Header, RpcHeader, TopicHeader
 from storage.format.typed_json import Int, Long, MessageQueue, WireBody, wire
 
 

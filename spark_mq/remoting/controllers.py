@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from spark_mq.remoting.headers_and_bodies import Header
+from spark_mq.remoting.command import Header
 from spark_mq.remoting.routes import BrokerMemberGroup
 from storage.format.typed_json import Int, Long, WireBody, wire
 

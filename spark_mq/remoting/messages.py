@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from spark_mq.remoting.headers_and_bodies import Header, RpcHeader, TopicHeader
+from spark_mq.remoting.command import Header, RpcHeader, TopicHeader
 from storage.errors import MessageIllegalError
 from storage.format.properties import PROPERTIES_LIMIT_BYTES
 from storage.format.typed_json import Int, Long, wire

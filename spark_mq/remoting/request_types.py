@@ -15,9 +15,8 @@ from spark_mq.remoting import controllers as controller
 from spark_mq.remoting import messages as message
 from spark_mq.remoting import routes as route
 from spark_mq.remoting.codes import RequestCode
-from spark_mq.remoting.headers_and_bodies import Header, RpcHeader
-from storage.format.table_entries import DataVersion, SubscriptionGroupConfig, TopicConfig
-from storage.format.typed_json import WireBody
+from spark_mq.remoting.command import Header, RpcHeader
+from storage.format.typed_json import DataVersion, SubscriptionGroupConfig, TopicConfig, WireBody
 
 REQUEST_HEADERS: Mapping[int, type[Header]] = MappingProxyType(
     {

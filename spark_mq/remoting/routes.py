@@ -13,11 +13,9 @@ from dataclasses import field
 from typing import Any
 
 from spark_mq.remoting.codes import ProtocolVersion
+from spark_mq.remoting.command import DEFAULT_LIMITS, Buffer, Header, TopicHeader, read_body, read_texts
 from spark_mq.remoting.errors import BodyError
-from spark_mq.remoting.frames import DEFAULT_LIMITS, Buffer
-from spark_mq.remoting.headers_and_bodies import Header, TopicHeader, read_body, read_texts
-from storage.format.table_entries import DataVersion, TopicConfig
-from storage.format.typed_json import Int, Long, WireBody, fits, wire
+from storage.format.typed_json import DataVersion, Int, Long, TopicConfig, WireBody, fits, wire
 
 
 class RegisterBrokerRequest(Header):

@@ -50,11 +50,19 @@ from spark_mq.remoting import (
     make_response,
 )
 from spark_mq.remoting.command import ONEWAY_FLAG
-from spark_mq.remoting.request_runs import RequestRun, RunAnswers, RunReader, encode_answers
-from spark_mq.remoting_server.peer import LITTLE_BYTES, Outbox, Peer, Unwritten, UnwrittenOfAll, not_supported
+from spark_mq.remoting.frames import RequestRun, RunAnswers, RunReader, encode_answers
+from spark_mq.remoting_server.peer import (
+    LITTLE_BYTES,
+    Outbox,
+    Peer,
+    Unsupported,
+    Unwritten,
+    UnwrittenOfAll,
+    WaitingAnswers,
+    not_supported,
+)
 from spark_mq.remoting_server.pools import PendingAnswer, PendingAnswers, Processor, Processors, RequestPool
 from spark_mq.remoting_server.settings import ServerSettings
-from spark_mq.remoting_server.waiting_answers import Unsupported, WaitingAnswers
 from storage.names import address_text, peer_host
 from storage.pending import Pending
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode

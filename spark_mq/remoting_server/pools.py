@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from typing import NamedTuple, TypeAlias
 
 from spark_mq.remoting import RemotingCommand
-from spark_mq.remoting.request_runs import RequestRun, RunAnswers, RunFields
+from spark_mq.remoting.frames import RequestRun, RunAnswers, RunFields
 from spark_mq.remoting_server.peer import Peer
 from storage.pending import Pending
 

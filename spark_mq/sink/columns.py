@@ -9,7 +9,13 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError, WritesOwnSourceError, names
+from spark_mq.conditions import (
+    OptionError,
+    SinkModeError,
+    SinkSchemaError,
+    WritesOwnSourceError,
+    names,
+)
 from spark_mq.sink.options import LiveSinkOptions, RowOptions, SinkOptions
 from spark_mq.spark_api import (
     ArrayType,

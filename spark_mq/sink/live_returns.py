@@ -35,7 +35,7 @@ from spark_mq.sink.options import LiveSinkOptions
 from spark_mq.sink.sends import is_not_there
 from storage.format.arrays import as_texts, empty_as_null
 from storage.format.record import decode_offset_message_id
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import retry_topic
 from storage.rules.response_codes import ResponseCode
 from storage.rules.retry_rows import read_origin_ids, read_origin_topics, return_refusal

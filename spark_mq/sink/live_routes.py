@@ -54,10 +54,10 @@ from storage.errors import NameIllegalError
 from storage.format.arrays import as_texts
 from storage.names import MASTER_ID, in_one_form, retry_topic, validate_group, validate_topic, validate_user_topic
 from storage.rules.half_messages import PREPARED, TransactionRules
+from storage.rules.inner_messages import MAX_MESSAGE_SIZE
 from storage.rules.response_codes import ResponseCode
 from storage.rules.retries import RetryRules
 from storage.rules.row_rules import MessageRules, TopicTarget
-from storage.rules.sizes import MAX_MESSAGE_SIZE
 from storage.rules.topics import AUTO_CREATE_TOPIC
 
 ASK_INTERVAL_S = 30.0

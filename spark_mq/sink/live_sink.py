@@ -151,7 +151,6 @@ def new_nonce() -> str:
     return os.urandom(4).hex()
 
 
-_LOG = logging.getLogger("spark_mq.sink")
 _KEY_BYTES = 8
 _KEEPS_LOGS = "PYSPARK_SPARK_SESSION_UUID"
 """Set in Python workers whose log Spark keeps (spark.sql.pyspark.worker.logging.enabled); what a batch was answered belongs there."""

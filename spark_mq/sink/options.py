@@ -40,8 +40,8 @@ from storage.errors import ConfigurationError, NameIllegalError
 from storage.files.remote import absolute_path, only_for_reading, plain_path
 from storage.names import validate_broker_name, validate_group, validate_topic
 from storage.put.settings import parse_host
-from storage.rules.sizes import MAX_MESSAGE_SIZE
-from storage.settings.releases import parse_broker_version
+from storage.rules.inner_messages import MAX_MESSAGE_SIZE
+from storage.settings.nouns import parse_broker_version
 from storage.tables.topics import QUEUE_COUNT_LIMIT
 
 OnInvalidRow = Literal["fail", "deadLetter"]

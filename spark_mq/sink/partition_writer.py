@@ -28,20 +28,19 @@ from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.epoch_times import current_time_ms
-from storage.files.atomic_file import read_table
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, read_table
 from storage.files.os_errors import host_name
 from storage.format.record import V4_HOST_SIZE
 from storage.format.record_block import BlockColumns, UnjoinedBlock, encode_parts
 from storage.put.half_ends import with_states
-from storage.put.put import PutOptions, message_rules
-from storage.put.settings import PutSettings, parse_host, put_settings, refuse_before_start
+from storage.put.settings import PutOptions, PutSettings, message_rules, parse_host, put_settings, refuse_before_start
 from storage.rules.message_rows import MessageRows, from_kafka_columns
 from storage.rules.retries import RetryRules, find_group
 from storage.rules.retry_rows import ReturnedRows, ReturnRules
 from storage.rules.values import RejectedRow
 from storage.settings.load import StoreConfig, load_config
-from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
+from storage.tables.consumer_groups import SubscriptionGroupTable
+from storage.tables.document import GROUPS_FILE
 
 
 class EncodedRows(NamedTuple):

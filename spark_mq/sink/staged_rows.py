@@ -23,8 +23,8 @@ from spark_mq.remoting import MessageQueue
 from spark_mq.sink.journal import StagedFile
 from storage.errors import CorruptRecordError, StagedRowsGoneError
 from storage.failpoints import reach
+from storage.files.file_system import LocalWriter
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalWriter
 from storage.files.syncs import EarlyFileSync
 
 _LENGTH_BYTES = 4

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from spark_mq.conditions import WriteFailedError
+from spark_mq.conditions import WriteFailedError, named_for_spark
 from spark_mq.source.partition_reader import leave_modules_alone
 from spark_mq.spark_api import DataSourceArrowWriter, DataSourceStreamArrowWriter, TaskContext, WriterCommitMessage
-from spark_mq.worker_errors import named_for_spark
 from storage.batch.ledger import UNNAMED_PREFIX, Batch
 
 if TYPE_CHECKING:

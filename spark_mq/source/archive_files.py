@@ -16,13 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
-from spark_mq.conditions import ArchiveError
+from spark_mq.conditions import ArchiveError, named_for_spark
 from spark_mq.source.archive_table import FILE_SCHEMA, GAP_END, INCARNATION, Part, Place, overlapping
 from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.rows import RowRequest, rows_with_key, to_batches, wanted_of
-from spark_mq.worker_errors import named_for_spark
 from storage.errors import CorruptMessageError, CorruptRecordError
-from storage.format.java_hash import crcs_between
+from storage.format.arrays import crcs_between
 from storage.format.properties import PropertyMaps
 from storage.format.record_batch import Records
 from storage.format.window_decoder import Wanted

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_mq.conditions import warn_of_losses
+from spark_mq.conditions import named_for_spark, warn_of_losses
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.partition_reader import into_partitions, read_partition
 from spark_mq.source.query_cluster import Piece, QueryCluster, Split
@@ -38,7 +38,6 @@ from spark_mq.spark_api import (
     LessThan,
     LessThanOrEqual,
 )
-from spark_mq.worker_errors import named_for_spark
 from storage.epoch_times import current_time_ms
 from storage.errors import IndexGeometryUnknownError
 

@@ -32,17 +32,17 @@ from storage.errors import (
 )
 from storage.files.file_system import FileSystem
 from storage.files.remote import absolute_path, file_system_of, plain_path, unexpanded_home
-from storage.format.java_hash import index_key_hash
+from storage.format.arrays import index_key_hash
 from storage.format.keys import index_key
 from storage.log.fingerprint import LogFingerprint
 from storage.names import is_system_topic
-from storage.queues.positions import QueuePosition
 from storage.queues.scan import record_sizes
+from storage.queues.store import QueuePosition
 from storage.settings.load import ConfigurationWarning, warn_of_unread
-from storage.tables.broker_names import BrokerNames, broker_names, named_brokers
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE, TOPICS_FILE
 from storage.tables.surroundings import HOME, is_store, no_store
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.topics import BrokerNames, TopicTable, broker_names, named_brokers
 
 _NAMED = 5
 _ENTRIES_COMPARED = 1 << 17

@@ -24,9 +24,9 @@ from spark_mq.client.routes import check_queue_counts
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, WireBody
 from spark_mq.remoting.administration import TopicRequest
-from spark_mq.remoting.headers_and_bodies import Header
+from spark_mq.remoting.command import Header
 from spark_mq.remoting.routes import ClusterInfo, RouteRequest, TopicList, TopicRouteData
-from storage.format.table_entries import TopicConfig
+from storage.format.typed_json import TopicConfig
 from storage.rules.response_codes import ResponseCode
 
 IN_FLIGHT = 256

@@ -39,7 +39,7 @@ from spark_mq.source.ranges import QueueRange
 from spark_mq.source.rows import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
 from storage.format.delay import SCHEDULE_TOPIC
-from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
+from storage.format.typed_json import SubscriptionGroupConfig, TopicConfig
 from storage.names import MASTER_ID, retry_topic
 from storage.rules.response_codes import ResponseCode
 

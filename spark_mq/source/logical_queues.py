@@ -21,7 +21,7 @@ from spark_mq.source.ranges import QueueRange
 from spark_mq.source.rows import ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
 from storage import MessageStore
-from storage.queues.positions import QueuePosition
+from storage.queues.store import QueuePosition
 from storage.tables.topics import MAPPINGS_FILE, MappingItem, TopicQueueMappingTable, next_item
 
 LOGICAL_BROKER = "__syslo__global__"

@@ -35,7 +35,7 @@ from spark_mq.client.errors import (
     request_text,
 )
 from spark_mq.client.settings import ClientSettings
-from spark_mq.conditions import DataLossError, warn_of_losses
+from spark_mq.conditions import DataLossError, named_for_spark, warn_of_losses
 from spark_mq.remoting import Body, RemotingCommand, RequestCode
 from spark_mq.source.cluster_questions import (
     Addresses,
@@ -72,7 +72,6 @@ from spark_mq.source.pulls import (
     pull_answer,
 )
 from spark_mq.source.rows import RowRequest, to_batches
-from spark_mq.worker_errors import named_for_spark
 from storage.errors import CorruptMessageError
 from storage.format.arrays import Memory
 from storage.format.record import MINIMUM_RECORD_SIZE

@@ -41,9 +41,9 @@ from typing import Generic, NamedTuple, TypeVar
 from spark_mq.client.errors import MalformedResponseError, ResponseError, request_text, response_error
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import Body, RemotingCommand, RequestCode, make_request, write_body
+from spark_mq.remoting.command import read_header, write_header
 from spark_mq.remoting.consumers import CheckClientBody, SubscriptionData
 from spark_mq.remoting.errors import HeaderError
-from spark_mq.remoting.headers_and_bodies import read_header, write_header
 from spark_mq.remoting.messages import PullMessageAnswer, PullMessageRequest
 from spark_mq.source.offsets import QueueId
 from storage.rules.response_codes import ResponseCode

@@ -44,7 +44,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
     """The brokers of one query and their queues, as they were at the last look.
 
     Offsets are queue offsets, times are ms since 1970. What fails is one of the named conditions, or an error that becomes one
-    (`worker_errors.named_for_spark`).
+    (`conditions.named_for_spark`).
     """
 
     @property

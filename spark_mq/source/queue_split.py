@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from spark_mq.conditions import named_for_spark
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.rows import RowRequest, ShownAs, to_batches
-from spark_mq.worker_errors import named_for_spark
 from storage import MessageStore
 from storage.errors import (
     CorruptMessageError,
@@ -24,8 +24,8 @@ from storage.errors import (
 from storage.files.file_system import Scratch
 from storage.files.os_errors import host_name
 from storage.files.remote import file_system_of
+from storage.format.arrays import string_hash
 from storage.format.delay import SCHEDULE_TOPIC
-from storage.format.java_hash import string_hash
 from storage.log.commit_log import LOOKS, CommitLog
 from storage.log.fingerprint import LogFingerprint, difference, record_head
 from storage.queues.consume_queue import ConsumeQueue

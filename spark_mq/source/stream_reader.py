@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_mq.conditions import CheckpointOfAnotherQueryError, DataLossError, names, warn_of_losses
+from spark_mq.conditions import CheckpointOfAnotherQueryError, DataLossError, named_for_spark, names, warn_of_losses
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.lag import Position, UnreadBytes, latest_offset_json, unread_without_sizes
 from spark_mq.source.offsets import QueueId, QueueOffsets
@@ -31,7 +31,6 @@ from spark_mq.spark_api import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from spark_mq.worker_errors import named_for_spark
 from storage.epoch_times import current_time_ms
 
 _THE_STORE = {"path": "the store of ", "nameServer": "", "archive": ""}

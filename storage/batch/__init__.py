@@ -1,4 +1,4 @@
 """Exactly once: staged segments, the intent that decides, the ledger that remembers, and the completion after a crash.
 
-Begin with `commit.py`, then `redo.py`.
+Begin with `commit.py`, then `intent.py`.
 """

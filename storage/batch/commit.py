@@ -11,9 +11,9 @@
     6. intent dropped, segments given back: under SYNC_FLUSH now, else by the next commit or close, after it has synced the log
 
 A crash before 3 leaves segments that no intent names; Spark stages and commits the batch again. A crash after 3 leaves the intent, and
-the next process that opens the store for writing finishes the batch: it finds the first missing row (`redo.py`), and appends from that
-one. So a half is there once and committed once; op messages are written again, as ending a half twice has no further effect. Writes in
-between do not matter, nor how often this is interrupted. After a power loss the same, from what is left of the log.
+the next process that opens the store for writing finishes the batch: it finds the first missing row (`intent.py`), and appends from
+that one. So a half is there once and committed once; op messages are written again, as ending a half twice has no further effect.
+Writes in between do not matter, nor how often this is interrupted. After a power loss the same, from what is left of the log.
 
 A store that has the log and no intent (a promoted replica, a copy without spark_mq/) may hold slices of a batch without END. When Spark
 repeats the batch, its newly staged rows are compared with the slices' checksums, and the first missing row is found in the same way.
@@ -39,10 +39,15 @@ from storage.batch.intent import (
     INTENT_DIRECTORIES,
     DeadLetterFile,
     Intent,
+    Progress,
+    commit_places,
     drop_intent,
+    drop_torn_rows,
+    first_missing,
     intent_directory,
     intent_path,
     load_intents,
+    places_behind,
     remove_undecided,
     save_intent,
 )
@@ -58,7 +63,6 @@ from storage.batch.ledger import (
     outgoing_ledger_message,
 )
 from storage.batch.ledger import TOPIC as LEDGER
-from storage.batch.redo import Progress, commit_places, drop_torn_rows, first_missing, places_behind
 from storage.batch.sink_progress import (
     claim_ledger,
     is_done,

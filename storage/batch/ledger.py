@@ -37,10 +37,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.dispatch.store_ends import LedgerEnds, OpenBatches
+from storage.dispatch.writer import LedgerEnds, OpenBatches
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
+from storage.format.arrays import index_key_hash, string_hash
 from storage.format.consume_queue import is_ext_address
-from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.keys import index_key
 from storage.format.properties import decode_property_maps
 from storage.format.record import TRANSACTION_MASK, Message

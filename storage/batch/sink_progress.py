@@ -38,10 +38,10 @@ from storage.batch.staged_segment import (
     staged_directory,
 )
 from storage.errors import SinkAheadError, SinkProgressError, SinkTakenError, StorageError, StoreNotWritableError
-from storage.files.atomic_file import read_table, write_with_backup
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, read_table, write_with_backup
 from storage.put.store_writer import StoreWriter
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
 from storage.tables.sink_notes import LedgerNotes, SinkNote, load_ledger_notes, save_ledger_notes
 
 _SHORTEST_RETENTION_MS = 3_600_000  # fileReservedTime is in hours

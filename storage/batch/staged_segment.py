@@ -31,13 +31,11 @@ from isal import isal_zlib
 from storage.batch.ledger import Batch
 from storage.errors import CorruptRecordError, StagedRowsGoneError
 from storage.failpoints import reach
-from storage.files.file_system import ReadableFile
+from storage.files.file_system import LocalWriter, ReadableFile
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalWriter
 from storage.files.syncs import EarlyFileSync
 from storage.format.record import TRANSACTION_COMMIT
-from storage.format.record_block import BlockColumns, RecordRun, UnjoinedBlock
-from storage.format.record_parts import RecordParts
+from storage.format.record_block import BlockColumns, RecordParts, RecordRun, UnjoinedBlock
 from storage.put.half_ends import CommitsOfHalves
 from storage.tables.surroundings import own_directory, refuse_links
 

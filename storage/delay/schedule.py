@@ -32,8 +32,7 @@ import pyarrow as pa
 from storage.delay.timer_store import REPORTED_ROWS
 from storage.errors import NameIllegalError, StateFileError
 from storage.failpoints import reach
-from storage.files.atomic_file import read_table
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, read_table
 from storage.format.consume_queue import MAX_EXT_ADDRESS
 from storage.format.delay import SCHEDULE_TOPIC, deliver_time_ms
 from storage.format.properties import decode_property_maps, with_crc_room
@@ -44,7 +43,7 @@ from storage.rules.delays import REAL_QUEUE_ID, REAL_TOPIC
 from storage.rules.half_messages import HALF_TOPIC
 from storage.rules.inner_messages import InnerMessages
 from storage.store import MessageStore
-from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
+from storage.tables.masters import DELAYS_FILE, DelayOffsets
 
 ROUND_ROWS = SLICE_ROWS
 """How many messages must be searched after a crash."""

@@ -47,8 +47,7 @@ from storage.rules.delays import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
 )
-from storage.rules.inner_messages import InnerMessages
-from storage.rules.sizes import timer_record_limit
+from storage.rules.inner_messages import InnerMessages, timer_record_limit
 
 TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
 _WHOLE_NUMBER = r"^[+-]?0*[0-9]{1,19}$"  # a longer number fits no long

@@ -8,7 +8,7 @@
    the log's last unit, or at its first message; messages due before the last delivery are not entered again then.
 
 A store that has followed another one starts again with the queue's first message: wheel and log are deleted, and messages that its
-master had delivered by its own account (`storage/tables/delay_progress.py`) are not entered.
+master had delivered by its own account (`storage/tables/masters.py`) are not entered.
 
 Departures. Java starts at the message after the log's last unit: messages that were never entered because they were due are delivered
 twice, and after a crash those entered since the last flush too. Without a wheel Java walks two files of the log, here all.
@@ -34,7 +34,7 @@ from storage.format.delay import (
 )
 from storage.rules.delays import TIMER_TOPIC
 from storage.store import MessageStore
-from storage.tables.delay_progress import (
+from storage.tables.masters import (
     FollowedTimer,
     read_followed_timer,
     read_timer_checkpoint,

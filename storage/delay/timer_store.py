@@ -49,6 +49,7 @@ from storage.delay.timer_records import (
 )
 from storage.delay.timer_recovery import RecoveredTimer, recover_timer
 from storage.failpoints import reach
+from storage.format.arrays import string_hashes
 from storage.format.delay import (
     BLANK_SLOTS,
     MAGIC_DEFAULT,
@@ -63,13 +64,12 @@ from storage.format.delay import (
     effective_window,
     is_unit,
 )
-from storage.format.java_hash import string_hashes
 from storage.queues.scan import QueueSlice, scan_queue
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.inner_messages import InnerMessages
 from storage.store import MessageStore
-from storage.tables.delay_progress import forget_followed_timer, write_timer_checkpoint
 from storage.tables.document import CountedTopics
+from storage.tables.masters import forget_followed_timer, write_timer_checkpoint
 
 REPORTED_ROWS = 100
 """How many undeliverable messages a report lists."""

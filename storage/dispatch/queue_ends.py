@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from storage.dispatch.recovery_plan import RecoveryPlan
-from storage.dispatch.store_ends import StoreEnds
+from storage.dispatch.writer import StoreEnds
 from storage.errors import OffsetOutOfRangeError
 from storage.log.commit_log import CommitLog, LogTail, RecordIdentity
 from storage.queues.consume_queue import ConsumeQueue
-from storage.queues.positions import GrownQueues, QueuePosition
-from storage.queues.store import ConsumeQueueStore
+from storage.queues.store import ConsumeQueueStore, GrownQueues, QueuePosition
 
 QueueName = tuple[str, int]
 

@@ -17,7 +17,7 @@ import resource
 
 import numpy as np
 
-from storage.files.local_files import PIECE_BYTES
+from storage.files.file_system import PIECE_BYTES
 
 PAGE_BYTES = 4096
 _LIBC = ctypes.CDLL(None, use_errno=True)

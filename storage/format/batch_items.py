@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import CorruptMessageError, CorruptRecordError
-from storage.format.arrays import bytes_and_offsets, sizes_of, view_at
-from storage.format.java_hash import body_crc, crcs_between
+from storage.format.arrays import body_crc, bytes_and_offsets, crcs_between, sizes_of, view_at
 from storage.format.properties import decode_properties
 from storage.format.record import COMPRESSED, COMPRESSION_MASK, HEADERS, INNER_BATCH, NEED_UNWRAP, Message
 from storage.format.record_batch import Records, gather_bytes

@@ -24,8 +24,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.format.arrays import bytes_and_offsets, is_valid, sizes_of, struct_of
-from storage.format.java_hash import hashes_of, string_hash, string_hashes
+from storage.format.arrays import (
+    bytes_and_offsets,
+    hashes_of,
+    is_valid,
+    sizes_of,
+    string_hash,
+    string_hashes,
+    struct_of,
+)
 
 HEADER = np.dtype(
     [

@@ -28,8 +28,7 @@ import pyarrow as pa
 import zstandard
 
 from storage.errors import CorruptMessageError, CorruptRecordError
-from storage.format.arrays import struct_of
-from storage.format.java_hash import body_crc
+from storage.format.arrays import body_crc, struct_of
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties, stated_crc
 
 Flags = TypeVar("Flags", int, np.ndarray)

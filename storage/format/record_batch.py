@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import CorruptMessageError, CorruptRecordError
-from storage.format.arrays import view_at, words_of
-from storage.format.java_hash import crcs_between
+from storage.format.arrays import crcs_between, view_at, words_of
 from storage.format.properties import (
     CRC_DIGITS,
     CRC_NAME,

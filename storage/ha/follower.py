@@ -29,14 +29,12 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import EpochEntry, MasterHandshake, SlaveHandshake
 from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.sessions import CONNECT_TIMEOUT_MS, RECONNECT_MS, Introduced, Received, Refused, SlaveSession, Timing
-from storage.log.checkpoint import read_checkpoint, write_checkpoint
-from storage.log.commit_log import CommitLog, RecordIdentity
+from storage.log.commit_log import CommitLog, RecordIdentity, boot_left, read_checkpoint, write_checkpoint
 from storage.log.dispatch import RawCheck
 from storage.names import split_address
 from storage.put.store_writer import StoreWriter
 from storage.recovery.mending import cut_log
 from storage.recovery.opening import mark_open
-from storage.recovery.passes import boot_left
 from storage.service.put_service import PutService
 from storage.settings.load import BY_APACHE, StoreConfig
 from storage.store import WritesAs, open_store, writer_of

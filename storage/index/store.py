@@ -1,4 +1,4 @@
-"""Look-up of messages by key: the files under ROOT/index. Java: IndexService, IndexFile.
+"""Look-up of messages by key, and entering of keys: the files under ROOT/index. Java: IndexService (buildIndex), IndexFile (putKey).
 
 A file gives log offsets at which a message with this key may lie: hashes collide, so the caller compares the key with the record.
 Reading needs the geometry (slots and items), which is in no file.
@@ -9,25 +9,51 @@ deletes, on an unclean start, every index file that ends later. So that field is
 process it is right, as the system still has every byte. After a power loss it is not: then this file's time counts, and younger keys
 are entered again from the log. That holds after a clean stop too, as a broker that started and stopped in between has trusted
 the checkpoint.
+
+Keys are entered many at once, in new files as old ones fill up. Items are written as they come; header and slots at `flush`, or when
+the file is full. Until then a reader sees the old file. The header is written first: if slots pointed beyond its count, Apache's
+classes would lose the older keys of these slots, while items that no slot points to are only not found. A broker that goes on with such
+a file skips them, so only `mend_chains` restores them, together with keys entered later. Of existing slots and items only the changed
+pages are written.
+
+The slots of the growing file stay in memory (`OpenSlots`): pages are read when keys fall into them, and kept from one opening to
+the next. A broker's index file has 5 million slots, 20 MB, and the keys of a small commit touch some of their pages. A process that
+commits batch after batch releases the store in between; when it reopens the store, and no other process has had it since (`Hint.name`),
+its slots are still valid.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from itertools import chain, repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from storage.errors import CorruptRecordError, IndexElsewhereError, IndexGeometryUnknownError, OffsetOutOfRangeError
+from storage.failpoints import reach
 from storage.files.file_system import FileSystem, ReadableFile
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.java_hash import index_key_hash
-from storage.format.keys import HEADER, HEADER_SIZE, ITEM, ITEM_STRUCT, SLOT, TAG_TYPE, index_file_size, index_key
+from storage.format.arrays import index_key_hash, is_few
+from storage.format.keys import (
+    HEADER,
+    HEADER_SIZE,
+    HEADER_STRUCT,
+    ITEM,
+    ITEM_STRUCT,
+    SLOT,
+    TAG_TYPE,
+    index_file_size,
+    index_key,
+)
 from storage.format.record import Message
 from storage.log.commit_log import CommitLog
+from storage.log.dispatch import IndexKeys
 
 NAME_DIGITS = 17
 _BLOCK = 1 << 18
@@ -321,3 +347,342 @@ def load_index_trust(
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return IndexTrust(0, 0)
     return IndexTrust(None if boot_id == file_system.boot_id() else synced, synced)
+
+
+PAGE_ROWS = 1024
+MANY_PAGES = 512
+"""If more pages than this change, they are read or written as one range, with what lies between them."""
+
+
+class OpenSlots:
+    """For each slot the newest item's number, int32; 0 = none. The caller writes them."""
+
+    def __init__(self, slot_count: int, file: IndexFile | None = None) -> None:
+        """The slots of a file, read on demand; without a file those of a new one, all free."""
+        self._values = np.zeros(slot_count, np.int32)
+        page_count = -(-slot_count // PAGE_ROWS)
+        self._unread = np.full(page_count, file is not None)
+        self._dirty = np.zeros(page_count, bool)
+        self._dirty_slots: set[int] = set()
+        """Single dirty slots; their pages may be dirty as a whole, too."""
+        self._file = file
+        self.name = "" if file is None else file.name
+        """Name of the file."""
+
+    @property
+    def slot_count(self) -> int:
+        return len(self._values)
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether slots were given out for change since the last `take_dirty`."""
+        return bool(self._dirty_slots) or bool(self._dirty.any())
+
+    def to_change(self, slots: np.ndarray) -> np.ndarray:
+        """All slots, for changing `slots`: those hold the file's content and will be written."""
+        touched = np.zeros(len(self._dirty), bool)
+        touched[slots // PAGE_ROWS] = True
+        self._read(touched)
+        self._dirty |= touched
+        return self._values
+
+    def to_change_few(self, slots: Iterable[int]) -> np.ndarray:
+        """Like `to_change`, for a few slots."""
+        unread = {page for slot in slots if self._unread[page := slot // PAGE_ROWS]}
+        if unread:
+            wanted = np.zeros(len(self._dirty), bool)
+            wanted[list(unread)] = True
+            self._read(wanted)
+        self._dirty_slots.update(slots)
+        return self._values
+
+    def take_dirty(self) -> tuple[np.ndarray, list[slice]]:
+        """All slots, and which of them must be written; then they count as written."""
+        few, self._dirty_slots = self._dirty_slots, set()
+        if not self._dirty.any() and len(few) <= MANY_PAGES:
+            return self._values, [slice(slot, slot + 1) for slot in sorted(few)]
+        self._dirty[[slot // PAGE_ROWS for slot in few]] = True
+        pages = np.flatnonzero(self._dirty)
+        if len(pages) > MANY_PAGES:
+            pages = np.arange(len(self._dirty))
+            self._read(np.ones(len(pages), bool))
+        self._dirty[:] = False
+        return self._values, list(runs_of_pages(pages))
+
+    def let_go(self) -> None:
+        """Detach from the file, which is closed: unread pages are dropped."""
+        self._file = None
+
+    def go_on(self, file: IndexFile) -> bool:
+        """Attach to the file again; returns whether these are its slots."""
+        self._file = file
+        return self.name == file.name and not self.is_dirty
+
+    def _read(self, wanted: np.ndarray) -> None:
+        missing = wanted & self._unread
+        if not missing.any():
+            return
+        assert self._file is not None
+        if np.count_nonzero(missing) > MANY_PAGES:
+            missing = self._unread.copy()
+        for rows in runs_of_pages(np.flatnonzero(missing)):
+            self._values[rows] = self._file.slots(rows.start, rows.stop)
+        self._unread &= ~missing
+
+
+def runs_of_pages(pages: np.ndarray) -> Iterator[slice]:
+    """Runs of neighbouring pages, which ascend, as ranges of rows; a page is that many rows, of any size."""
+    first_of_run = np.flatnonzero(np.diff(pages, prepend=-2) > 1)
+    for run in np.split(pages, first_of_run[1:]) if len(pages) else ():
+        yield slice(int(run[0]) * PAGE_ROWS, (int(run[-1]) + 1) * PAGE_ROWS)
+
+
+_KEPT: dict[str, tuple[str, OpenSlots]] = {}
+"""For the store released last: its path → the name of its hint, and the slots."""
+
+
+def keep_slots(root: str, hint: str, slots: OpenSlots | None) -> None:
+    """Keep slots for this process's next opening of the store, if that hint is still there then. Only one store's slots are kept."""
+    _KEPT.clear()
+    if slots is not None and not slots.is_dirty:
+        slots.let_go()
+        _KEPT[root] = hint, slots
+
+
+def kept_slots(root: str, hint: str) -> OpenSlots | None:
+    """The slots kept with that hint, once."""
+    name, slots = _KEPT.pop(root, ("", None))
+    return slots if hint and name == hint else None
+
+
+_MOST_SECONDS = 2**31 - 1
+_NUMBERS = attrgetter(*(field.name for field in fields(IndexHeader)))
+
+
+def link_items(slot_of_items: np.ndarray, numbers: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """For each new item the one before it in its slot, 0 = none; updates `slots` to the newest items. `numbers` ascend."""
+    # one sort of (slot, rank) as a number: NumPy sorts numbers several times as fast as it sorts their places
+    ranked = np.sort(slot_of_items.astype(np.int64) << 32 | np.arange(len(slot_of_items)))
+    order = ranked & 0xFFFFFFFF
+    in_order = np.right_shift(ranked, 32, out=ranked)  # a full file has 20 million items
+    numbers_in_order = numbers[order]
+    follows = np.zeros(len(order), bool)
+    follows[1:] = in_order[1:] == in_order[:-1]
+    previous = np.empty(len(order), np.int32)
+    previous[order] = np.where(follows, np.roll(numbers_in_order, 1), slots[in_order])
+    slots[in_order] = numbers_in_order  # among equal slots the last one, the newest item, wins
+    return previous
+
+
+def mend_chains(file_system: LocalFileSystem, file: IndexFile) -> None:
+    """Rebuild slots and `previous_item` of a file from the keys of its items, as if one writer had entered them all; sync it.
+
+    Needed after a writer was killed between header and slots, even if a broker has entered keys since.
+    If it is killed, or the file is read meanwhile, no key is lost that was found before: items are written before slots.
+    """
+    header, items, found = file.header(), file.items(), file.slots()
+    slots = np.zeros(len(found), np.int32)
+    previous = link_items(items["key_hash"] % len(slots), np.arange(1, len(items) + 1, dtype=np.int32), slots)
+    differing = np.flatnonzero(previous != items["previous_item"])
+    for rows in runs_of_pages(np.unique(differing // PAGE_ROWS)):
+        mended = items[rows].copy()
+        mended["previous_item"] = previous[rows]
+        position = index_file_size(len(slots), 1 + rows.start)
+        file_system.write(file.path, position, mended.view(np.uint8))
+    pages = np.unique(np.flatnonzero(slots != found) // PAGE_ROWS)
+    if len(pages) > MANY_PAGES:
+        pages = np.arange(-(-len(slots) // PAGE_ROWS))
+    _write_slots(file_system, file.path, slots, runs_of_pages(pages))
+    used_slot_count = int(np.count_nonzero(slots))
+    if header.used_slot_count != used_slot_count:
+        _write_header(file_system, file.path, replace(header, used_slot_count=used_slot_count))
+    file_system.sync(file.path)
+
+
+class IndexWriter:
+    """Appends to the last index file of a store, and to new ones behind it."""
+
+    def __init__(
+        self,
+        file_system: LocalFileSystem,
+        store: IndexStore,
+        clock: Callable[[], int],
+        *,
+        trust_slots: bool = False,
+        slots: OpenSlots | None = None,
+    ) -> None:
+        """With `trust_slots` the last file's chains are trusted, else they are mended first. `slots` are the last file's, if known."""
+        self._file_system = file_system
+        self._store = store
+        self._clock = clock
+        self.unsynced: set[str] = set()
+        """Files with unsynced data."""
+        self.has_new_file = False
+        self.key_count = 0
+        self._path: str | None = None
+        self.slots: OpenSlots | None = None
+        """The open file's slots."""
+        self._header = IndexHeader(0, 0, 0, 0, 0, 1)
+        files = store.files()
+        self._last_name = files[-1].name if files else ""
+        if files:
+            if not trust_slots:
+                mend_chains(file_system, files[-1])
+            self._header = files[-1].header()
+            if not files[-1].is_full:
+                self._path = files[-1].path
+                is_known = slots is not None and trust_slots and slots.go_on(files[-1])
+                self.slots = slots if is_known else OpenSlots(store.slot_count, files[-1])
+
+    @property
+    def end_commitlog_offset(self) -> int:
+        """Log offset of the last entered record; −1 if there is none."""
+        return (
+            self._header.end_commitlog_offset
+            if self._header.index_count > 1 or (self._path is None and self._last_name)
+            else -1
+        )
+
+    @property
+    def end_time_ms(self) -> int:
+        return self._header.end_time_ms
+
+    @property
+    def unsynced_paths(self) -> set[str]:
+        """Files, and the directory of a new one, with unsynced data."""
+        return self.unsynced | ({self._store.directory} if self.has_new_file else set())
+
+    def append(self, keys: IndexKeys) -> None:
+        """Enter keys in log order. If later records' keys are already in, the file's end does not change."""
+        start = 0
+        while start < len(keys.key_hashes):
+            if self._path is None:
+                self._create()
+            room = self._store.item_count - self._header.index_count
+            part = IndexKeys(*(column[start : start + room] for column in keys))
+            if len(part.key_hashes):
+                self._append_part(part)
+            start += len(part.key_hashes)
+            if self._header.index_count >= self._store.item_count:
+                self._close_file()
+        self.key_count += len(keys.key_hashes)
+
+    def flush(self) -> None:
+        """Write header, then slots, of the open file, which makes the entered keys visible. Syncs nothing."""
+        if self._path is None or self.slots is None or not self.slots.is_dirty:
+            return
+        _write_header(self._file_system, self._path, self._header)
+        reach("amid-index")
+        _write_slots(self._file_system, self._path, *self.slots.take_dirty())
+
+    def sync(self) -> None:
+        """Sync everything flushed, including the directory entries of new files."""
+        for path in sorted(self.unsynced):
+            self._file_system.sync(path)
+        if self.has_new_file:
+            self._file_system.sync(self._store.directory)
+        self.unsynced.clear()
+        self.has_new_file = False
+
+    def finish(self) -> None:
+        """Flush and sync."""
+        self.flush()
+        self.sync()
+
+    def _create(self) -> None:
+        """Make a new file, which continues at the end of the one before (Java: IndexFile's constructor)."""
+        moment = datetime.fromtimestamp(self._clock() / 1_000)
+        name = f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1_000:03d}"
+        if name <= self._last_name:
+            name = str(int(self._last_name) + 1)
+        self._path = f"{self._store.directory}/{name}"
+        self._last_name = name
+        self._file_system.create_file(self._path, index_file_size(self._store.slot_count, self._store.item_count))
+        reach("index-file-made")
+        before = self._header
+        self._header = IndexHeader(
+            before.end_time_ms, before.end_time_ms, before.end_commitlog_offset, before.end_commitlog_offset, 0, 1
+        )
+        self.slots = OpenSlots(self._store.slot_count)
+        self.slots.name = name
+        _write_header(self._file_system, self._path, self._header)
+        self.unsynced.add(self._path)
+        self.has_new_file = True
+
+    def _append_part(self, keys: IndexKeys) -> None:
+        assert self._path is not None
+        header, count = self._header, len(keys.key_hashes)
+        begin_ms, begin_offset = header.begin_time_ms, header.begin_commitlog_offset
+        first_begin_ms = begin_ms
+        if header.index_count <= 1:  # the first key's time counts from the file before, the others' from the first key
+            begin_ms, begin_offset = int(keys.store_times_ms[0]), int(keys.commitlog_offsets[0])
+        link = self._linked_few if is_few(count) else self._linked
+        items, free_count = link(keys, first_begin_ms, begin_ms)
+        position = index_file_size(self._store.slot_count, header.index_count)  # after the existing items
+        self._file_system.write(self._path, position, items)
+        self.unsynced.add(self._path)
+        end_ms, end_offset = int(keys.store_times_ms[-1]), int(keys.commitlog_offsets[-1])
+        if end_offset < header.end_commitlog_offset:
+            end_ms, end_offset = header.end_time_ms, header.end_commitlog_offset
+        self._header = IndexHeader(
+            begin_ms,
+            end_ms,
+            begin_offset,
+            end_offset,
+            header.used_slot_count + free_count,
+            header.index_count + count,
+        )
+
+    def _linked(self, keys: IndexKeys, first_begin_ms: int, begin_ms: int) -> tuple[np.ndarray, int]:
+        """The items of new keys, linked into their slots; and how many slots were free. Their times count from `begin_ms`, the
+        first's from `first_begin_ms`; if that is 0 or less, from nothing.
+        """
+        assert self.slots is not None
+        count, first = len(keys.key_hashes), self._header.index_count
+        differences = (keys.store_times_ms - begin_ms) // 1_000 if begin_ms > 0 else np.zeros(count, np.int64)
+        differences[0] = _seconds_between(first_begin_ms, int(keys.store_times_ms[0]))
+        differences = np.clip(differences, 0, _MOST_SECONDS)
+        slots = keys.key_hashes % self._store.slot_count
+        newest = self.slots.to_change(slots)
+        items = np.empty(count, ITEM)
+        items["key_hash"] = keys.key_hashes
+        items["commitlog_offset"] = keys.commitlog_offsets
+        items["time_difference_s"] = differences
+        items["previous_item"] = link_items(slots, first + np.arange(count, dtype=np.int32), newest)
+        return items.view(np.uint8), int(np.count_nonzero(items["previous_item"] == 0))
+
+    def _linked_few(self, keys: IndexKeys, first_begin_ms: int, begin_ms: int) -> tuple[bytes, int]:
+        """Like `_linked`, for a few keys, one by one."""
+        assert self.slots is not None
+        hashes = keys.key_hashes.tolist()
+        slots = [key_hash % self._store.slot_count for key_hash in hashes]
+        newest = self.slots.to_change_few(slots)
+        number, free_count, items = self._header.index_count, 0, []
+        begins_ms = chain((first_begin_ms,), repeat(begin_ms))
+        rows = zip(hashes, slots, keys.commitlog_offsets.tolist(), keys.store_times_ms.tolist(), strict=True)
+        for (key_hash, slot, place, store_time_ms), since_ms in zip(rows, begins_ms, strict=False):
+            previous = int(newest[slot])
+            newest[slot] = number
+            items.append(ITEM_STRUCT.pack(key_hash, place, _seconds_between(since_ms, store_time_ms), previous))
+            free_count += not previous
+            number += 1
+        return b"".join(items), free_count
+
+    def _close_file(self) -> None:
+        """Sync a full file before the next one is made, as in Java."""
+        self.finish()
+        self._path = self.slots = None
+
+
+def _seconds_between(begin_ms: int, store_time_ms: int) -> int:
+    """The time difference as an item holds it. Java: IndexFile.putKey."""
+    return min(max((store_time_ms - begin_ms) // 1_000, 0), _MOST_SECONDS) if begin_ms > 0 else 0
+
+
+def _write_header(file_system: LocalFileSystem, path: str, header: IndexHeader) -> None:
+    file_system.write(path, 0, HEADER_STRUCT.pack(*_NUMBERS(header)))
+
+
+def _write_slots(file_system: LocalFileSystem, path: str, slots: np.ndarray, stretches: Iterable[slice]) -> None:
+    pieces = ((HEADER_SIZE + SLOT.itemsize * rows.start, slots[rows].astype(SLOT).view(np.uint8)) for rows in stretches)
+    file_system.write_pieces(path, pieces)

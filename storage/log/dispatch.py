@@ -21,10 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import CorruptRecordError, StoreRefusedError
-from storage.format.arrays import sorted_by_code
+from storage.format.arrays import sorted_by_code, string_hash, string_hashes
 from storage.format.consume_queue import ENTRY
 from storage.format.delay import SCHEDULE_TOPIC, due_codes
-from storage.format.java_hash import string_hash, string_hashes
 from storage.format.keys import NO_KEY, hashes_behind, index_hashes, message_keys, tag_hashes, with_tag_hashes
 from storage.format.properties import PropertyMaps, RegularProperties
 from storage.format.record import (

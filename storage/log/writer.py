@@ -25,9 +25,8 @@ import numpy as np
 
 from storage.errors import LogFileNotMadeError, MessageIllegalError, StoreNotWritableError
 from storage.failpoints import reach
-from storage.files.file_system import Scratch
+from storage.files.file_system import LocalWriter, Scratch
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalWriter
 from storage.files.locked_memory import LockedMemory, WarmFile
 from storage.files.syncs import SyncGate
 from storage.format.arrays import is_few, sorted_by_code

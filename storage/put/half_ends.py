@@ -17,8 +17,15 @@ from storage.errors import CorruptRecordError
 from storage.files.file_system import Scratch
 from storage.format.arrays import row_windows
 from storage.format.record import TRANSACTION_COMMIT
-from storage.format.record_block import BlockColumns, RecordBlock, RecordRun, UnjoinedBlock, stamp_halves
-from storage.format.record_parts import QueueFields, write_commits
+from storage.format.record_block import (
+    BlockColumns,
+    QueueFields,
+    RecordBlock,
+    RecordRun,
+    UnjoinedBlock,
+    stamp_halves,
+    write_commits,
+)
 from storage.log.writer import Placement
 from storage.put.settings import PutSettings
 from storage.rules.half_messages import op_messages

@@ -10,7 +10,6 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -23,9 +22,8 @@ from storage.format.record import encode_offset_message_id, hex_strings
 from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun
 from storage.log.writer import Placement
 from storage.put.half_ends import CommitsOfHalves, HalfPlaces, commit_runs, op_runs, with_states
-from storage.put.settings import PutSettings, refuse_before_start
+from storage.put.settings import PutOptions, PutSettings, message_rules, refuse_before_start
 from storage.put.store_writer import INDEX_LEASE_MS, StoreWriter
-from storage.rules.half_messages import TransactionRules
 from storage.rules.inner_messages import (
     EncodedMessage,
     InnerMessage,
@@ -35,74 +33,9 @@ from storage.rules.inner_messages import (
     outgoing_messages,
 )
 from storage.rules.message_rows import MessageRows, Prepared
-from storage.rules.retries import RetryRules
 from storage.rules.row_columns import check_columns
 from storage.rules.row_rules import MessageRules
 from storage.tables.topics import TopicTable
-
-
-@dataclass(frozen=True, slots=True)
-class PutOptions:
-    """The user's options for the rows of a put, or of the sink: the keywords of `put_batch`."""
-
-    topic: str | None = None
-    """The topic of all rows, which overrides their column; None = the column decides."""
-    queue_count: int | None = None
-    """Queues of a topic that is made, unless rows name more; None = its template's, which are `defaultTopicQueueNums`. A given value
-    also allows an existing topic to get as many, if rows name them."""
-    growing: frozenset[str] = frozenset()
-    """Existing topics that get the queues that rows name, as if they were created."""
-    create_topic: bool | None = None
-    """Whether missing topics are made; None = as `autoCreateTopicEnable` says."""
-    compress_body_over: int | None = None
-    """Bodies of at least so many bytes are compressed, as by a Java client (compressMsgBodyOverHowmuch)."""
-    keep_unique_key: bool = False
-    strict_properties: bool = False
-    transactional: bool = False
-    """Every row is a half message."""
-    producer_group: str | None = None
-    """The producer group that a broker checks for all halves, which overrides their column; None = the column decides."""
-    marks: tuple[tuple[str, str], ...] = ()
-    """Additional properties for halves whose end is known."""
-    retries: RetryRules = field(default_factory=RetryRules)
-    is_repeatable: bool = False
-    """The same rows always make the same messages (`MessageRules.is_repeatable`)."""
-
-
-def message_rules(settings: PutSettings, options: PutOptions) -> MessageRules:
-    """The rules for rows in a store with these settings."""
-    transaction = None
-    if options.transactional:
-        transaction = TransactionRules(options.producer_group, options.marks, not settings.takes_transactions)
-    return MessageRules(
-        topic=options.topic,
-        topics=settings.topics.topics,
-        create_topic=options.create_topic,
-        queue_count=options.queue_count,
-        send=settings.send,
-        mappings=settings.mappings.mappings,
-        grow_to=options.queue_count or 0,
-        growing=options.growing,
-        broker_name=settings.broker_name,
-        cluster_name=settings.cluster,
-        region=settings.region,
-        trace_on=settings.trace_on,
-        max_message_size=settings.max_message_size,
-        log_file_size=settings.log_file_size_bytes,
-        host_size=len(settings.host),
-        appends_crc=settings.appends_crc,
-        indexes_tags=settings.release.indexes_tags,
-        honours_priority=settings.release.honours_priority,
-        compress_body_over=options.compress_body_over,
-        keep_unique_key=options.keep_unique_key,
-        strict_properties=options.strict_properties,
-        delays_ms=settings.delays_ms,
-        timer=settings.timer,
-        is_congested=settings.full_slots,
-        is_repeatable=options.is_repeatable,
-        transaction=transaction,
-        retries=options.retries,
-    )
 
 
 class PutResult(NamedTuple):

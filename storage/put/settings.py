@@ -1,4 +1,4 @@
-"""The settings of a store that every put needs: the records' host, their limits, the existing topics.
+"""The settings of a store that every put needs: the records' host, their limits, the existing topics; and a user's options for rows.
 
 Read by the tasks that encode records and by the process that appends them. Java: BrokerConfig, MessageStoreConfig, TopicConfigManager.
 """
@@ -16,8 +16,7 @@ from types import MappingProxyType
 import numpy as np
 
 from storage.errors import ConfigurationError, PutRefusedError, StoreNotWritableError
-from storage.files.atomic_file import read_table, write_with_backup
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, read_table, write_with_backup
 from storage.format.delay import WHEEL_SLOTS, decode_slots
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
 from storage.format.record_block import (
@@ -32,25 +31,28 @@ from storage.format.record_block import (
 from storage.log.commit_log import CommitLog
 from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
 from storage.names import address_text, plain_host, split_address
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.queues.store import queue_file_size
 from storage.rules.delays import is_slot_full
-from storage.rules.half_messages import takes_transactions
+from storage.rules.half_messages import TransactionRules, takes_transactions
+from storage.rules.inner_messages import Limits
 from storage.rules.response_codes import RequestRefusedError
-from storage.rules.sizes import Limits
+from storage.rules.retries import RetryRules
+from storage.rules.row_rules import MessageRules
 from storage.rules.topics import TopicRules, check_start
 from storage.settings.load import StoreConfig
-from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
-from storage.settings.releases import UNNAMED, Release
-from storage.tables.broker_names import BrokerNames, broker_names, with_names
+from storage.settings.nouns import UNNAMED, Release, SendConfig, TimerConfig, TransactionConfig
+from storage.tables.document import TOPICS_FILE
 from storage.tables.surroundings import OF_A_SINK, refuse_foreign_log
 from storage.tables.topics import (
     MAPPINGS_FILE,
-    TOPICS_FILE,
+    BrokerNames,
     TopicConfig,
     TopicQueueMapping,
     TopicQueueMappingTable,
     TopicTable,
+    broker_names,
+    with_names,
 )
 
 DEFAULT_STORE_HOST = "127.0.0.1:10911"
@@ -160,7 +162,7 @@ def put_settings(
 
     The store's host is brokerIP1:listenPort if brokerIP1 is configured, else `store_host`, else that of the records in the store's
     last file: a broker's address may change, and later records have the new one, as in Java. The names of broker
-    and cluster are those of `broker_names.py`. `log` is the store's, if the caller has it open and may write it.
+    and cluster are those of `storage/tables/topics.py`. `log` is the store's, if the caller has it open and may write it.
     Raises StoreRefusedError for a store that no sink writes, ForeignLogError if the log may be another store's; ConfigurationError for
     an unreachable host, or for a
     `store_host` that is not brokerIP1:listenPort; StateFileError for an unreadable topics.json or topicQueueMapping.json.
@@ -457,3 +459,67 @@ class TopicEntries:
             return self._file_system.read_file(path) == text.encode()
         except OSError:
             return True
+
+
+@dataclass(frozen=True, slots=True)
+class PutOptions:
+    """The user's options for the rows of a put, or of the sink: the keywords of `put_batch`."""
+
+    topic: str | None = None
+    """The topic of all rows, which overrides their column; None = the column decides."""
+    queue_count: int | None = None
+    """Queues of a topic that is made, unless rows name more; None = its template's, which are `defaultTopicQueueNums`. A given value
+    also allows an existing topic to get as many, if rows name them."""
+    growing: frozenset[str] = frozenset()
+    """Existing topics that get the queues that rows name, as if they were created."""
+    create_topic: bool | None = None
+    """Whether missing topics are made; None = as `autoCreateTopicEnable` says."""
+    compress_body_over: int | None = None
+    """Bodies of at least so many bytes are compressed, as by a Java client (compressMsgBodyOverHowmuch)."""
+    keep_unique_key: bool = False
+    strict_properties: bool = False
+    transactional: bool = False
+    """Every row is a half message."""
+    producer_group: str | None = None
+    """The producer group that a broker checks for all halves, which overrides their column; None = the column decides."""
+    marks: tuple[tuple[str, str], ...] = ()
+    """Additional properties for halves whose end is known."""
+    retries: RetryRules = field(default_factory=RetryRules)
+    is_repeatable: bool = False
+    """The same rows always make the same messages (`MessageRules.is_repeatable`)."""
+
+
+def message_rules(settings: PutSettings, options: PutOptions) -> MessageRules:
+    """The rules for rows in a store with these settings."""
+    transaction = None
+    if options.transactional:
+        transaction = TransactionRules(options.producer_group, options.marks, not settings.takes_transactions)
+    return MessageRules(
+        topic=options.topic,
+        topics=settings.topics.topics,
+        create_topic=options.create_topic,
+        queue_count=options.queue_count,
+        send=settings.send,
+        mappings=settings.mappings.mappings,
+        grow_to=options.queue_count or 0,
+        growing=options.growing,
+        broker_name=settings.broker_name,
+        cluster_name=settings.cluster,
+        region=settings.region,
+        trace_on=settings.trace_on,
+        max_message_size=settings.max_message_size,
+        log_file_size=settings.log_file_size_bytes,
+        host_size=len(settings.host),
+        appends_crc=settings.appends_crc,
+        indexes_tags=settings.release.indexes_tags,
+        honours_priority=settings.release.honours_priority,
+        compress_body_over=options.compress_body_over,
+        keep_unique_key=options.keep_unique_key,
+        strict_properties=options.strict_properties,
+        delays_ms=settings.delays_ms,
+        timer=settings.timer,
+        is_congested=settings.full_slots,
+        is_repeatable=options.is_repeatable,
+        transaction=transaction,
+        retries=options.retries,
+    )

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.dispatch.store_ends import Confirmed, StoreEnds
-from storage.dispatch.writer import AppendedRun, DerivedSync, DerivedWriter, groups_of_runs
+from storage.dispatch.writer import AppendedRun, Confirmed, DerivedSync, DerivedWriter, StoreEnds, groups_of_runs
 from storage.epoch_times import is_time
 from storage.errors import CorruptRecordError, StoreNotWritableError
 from storage.failpoints import reach
@@ -27,10 +26,8 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.files.locked_memory import LockedMemory, WarmFile
 from storage.files.syncs import note_failed_sync, try_disk
 from storage.format.record_block import RecordRun
-from storage.index.store import IndexStore, drop_index_trust, has_index_trust, save_index_trust
-from storage.index.writer import OpenSlots
-from storage.log.checkpoint import read_checkpoint, write_checkpoint
-from storage.log.commit_log import CommitLog, RecordIdentity
+from storage.index.store import IndexStore, OpenSlots, drop_index_trust, has_index_trust, save_index_trust
+from storage.log.commit_log import CommitLog, RecordIdentity, read_checkpoint, write_checkpoint
 from storage.log.damage import TornRow
 from storage.log.dispatch import DISPATCHED, DispatchBatch, RawCheck, RawRecords, dispatch, index_keys, queue_entries
 from storage.log.group_log import GroupLog, GroupLogWriter

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from storage.format.arrays import string_hash
 from storage.format.consume_queue import ENTRY_SIZE
-from storage.format.java_hash import string_hash
 from storage.format.record import Message
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries

@@ -290,7 +290,7 @@ class TieredConsumeQueue(ConsumeQueue):
         return super().message_at(queue_offset, log, log_end, place)
 
     def offset_by_time(self, bounds: tuple[int, int], timestamp_ms: int, *, upper: bool) -> int | None:
-        """The offset by time (`positions.offset_by_time`) within bounds that lie in tiered storage; None if a later offset may be."""
+        """The offset by time (`store.offset_by_time`) within bounds that lie in tiered storage; None if a later offset may be."""
         low, high = bounds
         newest = self.moved.store_time_at(high - 1)
         if newest < timestamp_ms or (upper and newest == timestamp_ms):

@@ -19,8 +19,7 @@ from storage.files.file_system import end_of_data
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import may_be_torn
 from storage.format.keys import ITEM
-from storage.index.store import IndexFile, IndexStore, IndexTrust, load_index_trust
-from storage.index.writer import IndexWriter, mend_chains
+from storage.index.store import IndexFile, IndexStore, IndexTrust, IndexWriter, load_index_trust, mend_chains
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import (
     DISPATCHED,

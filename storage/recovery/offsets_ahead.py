@@ -41,10 +41,9 @@ import pyarrow.compute as pc
 
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.dispatch.recovery_plan import LoweredOffset
-from storage.dispatch.store_ends import QueueName, StoreEnds, Tables
+from storage.dispatch.writer import QueueName, StoreEnds, Tables
 from storage.errors import StateFileError
-from storage.files.atomic_file import read_table
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, read_table
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import decode_property_maps
 from storage.format.record_batch import Records
@@ -52,8 +51,9 @@ from storage.log.commit_log import CommitLog
 from storage.names import MULTI_DISPATCH_PREFIX
 from storage.rules.delays import DELAY, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, TIMER_OUT_MS, TIMER_TOPIC
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, ended_halves
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
-from storage.tables.delay_progress import (
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
+from storage.tables.masters import (
     DELAYS_FILE,
     TIMER_CHECKPOINT_FILE,
     DelayOffsets,

@@ -37,11 +37,9 @@ from storage.format.record import (
 )
 from storage.format.record_batch import Records
 from storage.index.store import IndexStore
-from storage.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from storage.log.commit_log import CommitLog, LogFile, RecordIdentity
+from storage.log.commit_log import Checkpoint, CommitLog, LogFile, RecordIdentity, read_checkpoint, write_checkpoint
 from storage.log.damage import Crash, LogGap, find_gaps, first_torn, intact_records, is_unfinished
-from storage.queues.positions import read_tails
-from storage.queues.store import ConsumeQueueStore, queue_file_size
+from storage.queues.store import ConsumeQueueStore, queue_file_size, read_tails
 from storage.settings.load import StoreConfig
 
 
@@ -283,14 +281,3 @@ def hold_unconfirmed(plan: RecoveryPlan, log: CommitLog, confirmed: int) -> Reco
     for _ in walk:
         pass
     return replace(plan, held_from=min(walk.end, plan.log_end))
-
-
-def abort_path(root: str) -> str:
-    """Path of the abort file."""
-    return f"{root}/abort"
-
-
-def boot_left(files: FileSystem, root: str) -> str | None:
-    """The machine start that an open store's file names, empty if it names none; None = the store was closed."""
-    content = files.read_file(abort_path(root))
-    return None if content is None else "".join(content.decode(errors="replace").split(" ", 2)[2:])

@@ -32,8 +32,7 @@ from storage.format.consume_queue import BATCH_UNIT, ENTRY, is_entry, is_pre_bla
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record_batch import Records
 from storage.index.store import IndexFile, IndexStore
-from storage.log.checkpoint import Checkpoint
-from storage.log.commit_log import CommitLog
+from storage.log.commit_log import Checkpoint, CommitLog
 from storage.log.dispatch import DISPATCHED, IndexKeys, QueueEntries, dispatch, index_keys, queue_entries, tag_keys
 from storage.put.store_writer import INDEX_LEASE_MS
 from storage.queues.consume_queue import ConsumeQueue

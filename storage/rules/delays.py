@@ -33,12 +33,10 @@ from storage.format.arrays import is_valid, sizes_of
 from storage.format.delay import SCHEDULE_TOPIC, due_codes
 from storage.format.record import has_queue_entry
 from storage.format.record_block import DUE_IN
-from storage.put_status import PutStatus
-from storage.rules.inner_messages import InnerMessage
-from storage.rules.sizes import Numbers, Truths
+from storage.pending import PutStatus
+from storage.rules.inner_messages import InnerMessage, Numbers, Truths
 from storage.rules.values import Rejections, read_times_ms
-from storage.settings.nouns import TimerConfig
-from storage.settings.releases import TOPIC_AND_KEY
+from storage.settings.nouns import TOPIC_AND_KEY, TimerConfig
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Java: TimerMessageStore.TIMER_TOPIC."""
@@ -187,7 +185,7 @@ def route_delayed(
     now_ms: int,
     is_congested: Congestion | None = None,
 ) -> InnerMessage:
-    """The message to put: parked, or unchanged. `sizes.py` checks its size.
+    """The message to put: parked, or unchanged. `inner_messages.py` checks its size.
 
     Raises PutRefusedError. A half message with a delay is parked too, as in Java, and discarded when it is due: code that prepares
     halves must remove the delay or refuse it.

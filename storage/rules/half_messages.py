@@ -44,10 +44,9 @@ from storage.format.record import (
 )
 from storage.format.record_batch import Records
 from storage.names import validate_group
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.delays import REAL_QUEUE_ID, REAL_TOPIC, TIMES, Refusal, delay_level
-from storage.rules.inner_messages import InnerMessage, InnerMessages
-from storage.rules.sizes import Numbers, Truths
+from storage.rules.inner_messages import InnerMessage, InnerMessages, Numbers, Truths
 from storage.rules.values import Rejections
 from storage.settings.nouns import SendConfig
 

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import ColumnIllegalError
-from storage.format.arrays import as_texts, is_valid
-from storage.format.java_hash import queue_of_hash, string_hash, string_hashes
+from storage.format.arrays import as_texts, is_valid, queue_of_hash, string_hash, string_hashes
 from storage.format.keys import UniqueKeys, hashes_behind, index_hashes, message_keys, tag_hashes, with_tag_hashes
 from storage.format.properties import ROW_MARK, encode_columns
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, committed_flags

@@ -1,7 +1,7 @@
 """Why a message may not be put, from any caller: the broker's state, the message itself, too few copies.
 
 The guards run in Java's order, on the message as it will be stored except its delay; sizes are checked last
-(`storage/rules/sizes.py`), after the broker has added its own properties. Each raises PutRefusedError with a put's status.
+(`storage/rules/inner_messages.py`), after the broker has added its own properties. Each raises PutRefusedError with a put's status.
 
 Java: HookUtils.checkBeforePutMessage, checkInnerBatch; CommitLog.asyncPutMessage, needHandleHA, handleHA.
 """
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from storage.errors import PutRefusedError
 from storage.format.record import INNER_BATCH
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
+from storage.rules.inner_messages import topic_limit
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.rules.sizes import topic_limit
 from storage.rules.topics import has_batch_queues
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig
 from storage.tables.topics import TopicConfig

@@ -35,7 +35,14 @@ from storage.format.record import MULTI_TAGS, TRANSACTION_COMMIT, TRANSACTION_MA
 from storage.format.record_block import OutgoingMessages
 from storage.names import dead_letter_topic, host_of, retry_topic, validate_path_element, validate_topic
 from storage.rules.delays import REAL_QUEUE_ID, REAL_TOPIC, TIMES, DelayWish, decimal_texts, judge_delays
-from storage.rules.inner_messages import InnerMessages, outgoing_messages, sizes_of_messages
+from storage.rules.inner_messages import (
+    InnerMessages,
+    Limits,
+    excesses,
+    outgoing_messages,
+    sizes_of_messages,
+    topic_limit,
+)
 from storage.rules.retries import (
     DEAD_LETTER_QUEUE_COUNT,
     FIRST_RETRY_LEVEL,
@@ -55,7 +62,6 @@ from storage.rules.retries import (
     sent_back_to,
 )
 from storage.rules.row_rules import DEFAULT_DELAYS_MS, MessageRules, TopicTarget
-from storage.rules.sizes import Limits, excesses, topic_limit
 from storage.rules.values import NOT_UTF8, UNWANTED, RejectedRow, Rejections, read_integers, read_texts, read_times_ms
 from storage.settings.nouns import TimerConfig
 from storage.tables.consumer_groups import SubscriptionGroupConfig

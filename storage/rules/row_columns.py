@@ -50,10 +50,10 @@ from storage.rules.half_messages import (
     half_refusals,
     read_transactions,
 )
+from storage.rules.inner_messages import Excess, Limits, Sizes, excesses
 from storage.rules.priorities import read_priorities
 from storage.rules.retry_rows import RETRY_COLUMNS, Retries, read_retries
 from storage.rules.row_rules import NAMED_QUEUES_LIMIT, MessageRules, TopicTarget
-from storage.rules.sizes import Excess, Limits, Sizes, excesses
 from storage.rules.values import (
     BLANK_IN_KEY,
     EMPTY,
@@ -412,7 +412,7 @@ def _limits(target: TopicTarget, rules: MessageRules) -> Limits:
 def _check_sizes(
     columns: MessageColumns, property_sizes: np.ndarray, rules: MessageRules, rejections: Rejections
 ) -> None:
-    """Check every limit of `rules/sizes.py`; a violation names the column that exceeds it."""
+    """Check every limit of `rules/inner_messages.py`; a violation names the column that exceeds it."""
     topics = [len(target.topic) for target in columns.targets]
     topic_sizes: np.ndarray | int
     topic_sizes = topics[0] if len(topics) == 1 else np.array(topics, np.int64)[columns.target_codes]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from storage.errors import NameIllegalError
+from storage.format.arrays import string_hash
 from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
-from storage.format.java_hash import string_hash
 from storage.format.properties import leading_properties
 from storage.format.record import MULTI_TAGS, V4_HOST_SIZE
 from storage.names import validate_group, validate_topic

@@ -39,15 +39,16 @@ from storage.rules.response_codes import RequestRefusedError, ResponseCode, with
 from storage.rules.retries import UNIT_SUBSCRIBED, group_topic_config
 from storage.rules.static_topics import LedQueues
 from storage.settings.nouns import SendConfig, TimerConfig
-from storage.tables.broker_names import BrokerNames, topics_of_names
 from storage.tables.topics import (
     OWN_SYSTEM_TOPIC_PREFIX,
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
     QUEUE_COUNT_LIMIT,
+    BrokerNames,
     TopicConfig,
     TopicQueueMapping,
+    topics_of_names,
 )
 
 AUTO_CREATE_TOPIC = "TBW102"

@@ -34,44 +34,37 @@ from storage.errors import ConfigurationError, PutRefusedError, StorageError, St
 from storage.format.bloom_filter import MapRule
 from storage.format.record import Message
 from storage.format.record_block import RecordRun
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
 from storage.log.writer import Placement
-from storage.pending import Pending
-from storage.put.put import InnerPut, Places, PutOptions, Putter, put_few
-from storage.put.settings import MappingChange, PutSettings
-from storage.put_status import PutStatus
+from storage.pending import Pending, PutStatus
+from storage.put.put import InnerPut, Places, Putter, put_few
+from storage.put.settings import MappingChange, PutOptions, PutSettings
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.put_guards import NO_COPIES, may_wait
 from storage.service.put_group import (
     ACKNOWLEDGED,
     PATIENCE_SECONDS,
     Acknowledgement,
+    CopiesWanted,
     GroupCommit,
     JoinedPut,
     PutGroup,
     PutMessageResult,
+    ReplicaAcks,
     Rows,
     Work,
     append_together,
     wait_for_disk,
 )
-from storage.service.replica_acks import CopiesWanted, ReplicaAcks
 from storage.service.served_store import LookUps
 from storage.settings.load import StoreConfig
 from storage.store import MessageStore
-from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
-from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE
-from storage.tables.masters import place_of_copy
+from storage.tables.consumer_groups import SubscriptionGroupTable
+from storage.tables.document import GROUPS_FILE, TOPICS_FILE
+from storage.tables.masters import TIMER_CHECKPOINT_FILE, place_of_copy
 from storage.tables.put_statistics import PutTimes, Sum
-from storage.tables.topics import (
-    MAPPINGS_FILE,
-    TOPICS_FILE,
-    TopicConfig,
-    TopicQueueMapping,
-    TopicQueueMappingTable,
-    TopicTable,
-)
+from storage.tables.topics import MAPPINGS_FILE, TopicConfig, TopicQueueMapping, TopicQueueMappingTable, TopicTable
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.01

@@ -23,10 +23,9 @@ import numpy as np
 
 from storage.dispatch.queue_ends import DispatchedEnds
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
-from storage.format.arrays import view_at
+from storage.format.arrays import index_key_hash, view_at
 from storage.format.bloom_filter import BitTest
 from storage.format.consume_queue import ENTRY_SIZE, decode_entries, is_ext_address, is_pre_blank
-from storage.format.java_hash import index_key_hash
 from storage.format.keys import index_key
 from storage.format.record import (
     BORN_HOST_V6,
@@ -42,8 +41,7 @@ from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ExtUnit
 from storage.queues.get import GetStatus
-from storage.queues.positions import QueuePosition, offset_by_time, read_positions
-from storage.queues.store import ConsumeQueueStore
+from storage.queues.store import ConsumeQueueStore, QueuePosition, offset_by_time, read_positions
 from storage.store import MessageStore
 
 _T = TypeVar("_T")

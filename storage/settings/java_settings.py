@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from storage.settings.releases import BrokerVersion, parse_broker_version
+from storage.settings.nouns import BrokerVersion, parse_broker_version
 
 
 class JavaSetting(NamedTuple):

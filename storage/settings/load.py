@@ -23,12 +23,15 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from storage.errors import ConfigurationError
-from storage.format.table_entries import BATCH_QUEUES
+from storage.format.typed_json import BATCH_QUEUES
 from storage.names import MULTI_DISPATCH_PREFIX, nearest
 from storage.settings.java_properties import Property, java_value, parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS, JavaSetting
 from storage.settings.nouns import (
     NOUNS,
+    TOPIC_AND_KEY,
+    UNNAMED,
+    VERSION_SETTING,
     BrokerIdentity,
     ClientsConfig,
     CommitLogConfig,
@@ -38,6 +41,7 @@ from storage.settings.nouns import (
     FlushConfig,
     IndexConfig,
     PullConfig,
+    Release,
     ReplicationConfig,
     RetentionConfig,
     SendConfig,
@@ -45,8 +49,9 @@ from storage.settings.nouns import (
     TieredConfig,
     TimerConfig,
     TransactionConfig,
+    parse_broker_version,
+    release_of,
 )
-from storage.settings.releases import TOPIC_AND_KEY, UNNAMED, VERSION_SETTING, Release, parse_broker_version, release_of
 
 ReadBytes = Callable[[str], bytes | None]
 """The whole content of a path, None if there is no such file."""

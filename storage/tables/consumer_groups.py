@@ -15,17 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from storage.errors import StateFileError
-from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.file_system import FileSystem
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, read_table, write_with_backup
 from storage.format import fastjson
-from storage.format.table_entries import SubscriptionGroupConfig as SubscriptionGroupConfig
-from storage.format.typed_json import Long, WireBody, wire
+from storage.format.typed_json import DataVersion, Long, WireBody, wire
+from storage.format.typed_json import SubscriptionGroupConfig as SubscriptionGroupConfig
 from storage.names import GROUP_LENGTH_LIMIT, is_system_group, retry_topic, validate_group, validate_topic
-from storage.tables.document import DataVersion, decode_entry, encode_entry, integer, number_of, parse_document, section
+from storage.tables.document import GROUPS_FILE, decode_entry, encode_entry, integer, number_of, parse_document, section
 from storage.tables.topics import TopicTable
 
-GROUPS_FILE = "subscriptionGroup.json"
 _ENTRIES = "subscriptionGroupTable"
 _FORBIDDEN = "forbiddenTable"
 
@@ -193,7 +191,6 @@ class GroupEntries:
             return self._table
 
 
-OFFSETS_FILE = "consumerOffset.json"
 _OFFSETS = "offsetTable"
 _DERIVED = "groupTopicMap"
 _SEPARATOR = "@"

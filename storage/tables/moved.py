@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from storage.errors import StateFileError
-from storage.files.atomic_file import read_table
 from storage.files.file_system import FileSystem
+from storage.files.local_file_system import read_table
 from storage.format.consume_queue import ENTRY_SIZE
 from storage.settings.load import StoreConfig
 from storage.tables.document import integer, parse_document, section

@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 from storage.errors import StoreRefusedError
-from storage.files.atomic_file import read_table, write_with_backup
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, read_table, write_with_backup
 from storage.names import GROUP_LENGTH_LIMIT, validate_user_topic
 from storage.settings.load import StoreConfig
-from storage.tables.broker_names import broker_names, with_names
-from storage.tables.consumer_groups import (
-    GROUPS_FILE,
-    OFFSETS_FILE,
-    ConsumerOffsets,
-    SubscriptionGroupTable,
-    ensure_group,
-)
+from storage.tables.consumer_groups import ConsumerOffsets, SubscriptionGroupTable, ensure_group
+from storage.tables.document import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE
 from storage.tables.surroundings import refuse_foreign_log
-from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicConfig, TopicQueueMappingTable, TopicTable
+from storage.tables.topics import (
+    MAPPINGS_FILE,
+    TopicConfig,
+    TopicQueueMappingTable,
+    TopicTable,
+    broker_names,
+    with_names,
+)
 
 _T = TypeVar("_T")
 

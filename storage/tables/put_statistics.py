@@ -21,7 +21,7 @@ import numpy as np
 from storage.epoch_times import is_time
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.names import is_system_topic
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 
 NO_QUEUE = -1
 """Of messages that count by topic alone."""

@@ -26,9 +26,8 @@ from typing import Any, NamedTuple
 from isal import isal_zlib
 
 from storage.errors import StateFileError
-from storage.files.atomic_file import load_loose, save_loose
 from storage.files.file_system import FileSystem
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, load_loose, save_loose
 from storage.tables.put_statistics import TopicSum
 from storage.tables.surroundings import own_directory
 

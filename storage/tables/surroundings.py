@@ -20,14 +20,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
-from storage.files.atomic_file import read_table
 from storage.files.file_system import DirectoryEntry, FileSystem, Scratch
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, read_table
 from storage.files.remote import absolute_path, name_server
 from storage.format.delay import parse_delay_levels
-from storage.format.table_entries import BATCH_QUEUES
-from storage.log.checkpoint import read_checkpoint
-from storage.log.commit_log import CommitLog
+from storage.format.typed_json import BATCH_QUEUES
+from storage.log.commit_log import CommitLog, read_checkpoint
 from storage.names import MULTI_DISPATCH_PREFIX
 from storage.queues.batch_queue import BatchConsumeQueue
 from storage.queues.consume_queue import ConsumeQueue
@@ -45,11 +43,11 @@ from storage.settings.load import (
     configured_log_directories,
     refuse_for_writing,
 )
-from storage.tables.in_rocksdb import TABLES_IN_ROCKSDB, tables_directory
+from storage.tables.document import TABLES_IN_ROCKSDB, TOPICS_FILE, tables_directory
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide, with_group_log
 from storage.tables.masters import followed_master
 from storage.tables.moved import moved_directory
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.topics import TopicTable
 
 
 def own_directory(root: str) -> str:

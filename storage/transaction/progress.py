@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from storage.rules.half_messages import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE_ID
 from storage.store import MessageStore
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
-from storage.tables.document import CountedTopics
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE, CountedTopics
 
 METRICS_FILE = "transactionMetrics"
 

@@ -21,7 +21,7 @@ from spark_mq.remoting.consumers import (
     QueueRequest,
     SubscriptionData,
 )
-from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
+from storage.format.typed_json import SubscriptionGroupConfig, TopicConfig
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 ACTIONS = (Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE, Action.DELETE, Action.GET, Action.LIST)

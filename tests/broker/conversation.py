@@ -17,11 +17,10 @@ from spark_mq.remoting.consumers import (
     ProducerData,
     SubscriptionData,
 )
+from storage.format.arrays import string_hash
 from storage.format.fastjson import parse_sent
-from storage.format.java_hash import string_hash
 from storage.format.record import Message, decode_record, encode_offset_message_id
-from storage.format.table_entries import SubscriptionGroupConfig
-from storage.format.typed_json import MessageQueue
+from storage.format.typed_json import MessageQueue, SubscriptionGroupConfig
 from storage.rules.response_codes import ResponseCode
 from tests.broker.peers import Peers
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from storage import MessageStore, open_store
 from storage.settings.load import StoreConfig, parse_config
-from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
+from storage.tables.consumer_groups import SubscriptionGroupTable
+from storage.tables.document import GROUPS_FILE
 from storage.tables.topics import MAPPINGS_FILE, TopicQueueMappingTable
 from tests.broker.put_cases import CASES
 from tests.broker.put_cases.case import CONFS, PAST_MS

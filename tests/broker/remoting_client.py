@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from spark_mq.broker.send_back import CURRENT_VERSION
+from spark_mq.broker.put_plan import CURRENT_VERSION
 from storage.rules.inner_messages import encode_properties
 from tests.support.broker_handlers import Send
 

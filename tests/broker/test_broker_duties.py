@@ -46,8 +46,9 @@ from storage.settings.java_settings import FIXED_SETTINGS, JAVA_SETTINGS
 from storage.settings.load import parse_config
 from storage.settings.nouns import RetentionConfig
 from storage.store import MessageStore
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
-from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
+from storage.tables.masters import DELAYS_FILE, DelayOffsets
 from storage.transaction.progress import TransactionProgress, save_progress
 from tests.broker.peers import BrokerPeers, FakeClock
 from tests.broker.static_topic import HERE_LED, MADE_MS, make_static_store

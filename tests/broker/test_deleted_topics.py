@@ -8,7 +8,7 @@ import pytest
 
 from spark_mq.remoting import write_body
 from storage import open_store
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.rules.response_codes import ResponseCode
 from storage.settings.load import parse_config
 from tests.broker.peers import BrokerPeers, FakeClock

@@ -23,7 +23,7 @@ from storage import Message, MessageStore, StoreConfig, open_store
 from storage.errors import StoreNotWritableError
 from storage.failpoints import ENVIRONMENT
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.half_messages import HALF_TOPIC, IMMUNITY, OP_TOPIC, TransactionState, half_message
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.put_guards import BrokerState

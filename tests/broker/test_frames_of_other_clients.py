@@ -19,7 +19,7 @@ import pytest
 from spark_mq.broker.broker import Broker
 from spark_mq.client.message import decode_records
 from spark_mq.remoting import RemotingCommand, decode_frame, encode_frame
-from storage.format.java_hash import string_hash
+from storage.format.arrays import string_hash
 from storage.rules.response_codes import ResponseCode
 from storage.tables.topics import TopicConfig
 from tests.broker.peers import BrokerPeers, FakeClock

@@ -12,7 +12,7 @@ from spark_mq.broker.broker_metrics import BrokerMetrics
 from spark_mq.broker.gauges import BrokerGauges
 from spark_mq.remoting.consumers import SubscriptionData
 from storage.errors import CorruptRecordError
-from storage.format.table_entries import TopicConfig
+from storage.format.typed_json import TopicConfig
 
 GROUPS, TOPICS, QUEUES = 3, 5, 4
 

@@ -15,7 +15,8 @@ import pytest
 
 from storage import MessageStore, open_store
 from storage.service.put_service import PutService
-from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
+from storage.tables.document import TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
 from tests.broker.put_stores import config_of
 from tests.broker.test_send import ORDER
 from tests.support.broker_handlers import Returner, Sender, back_request

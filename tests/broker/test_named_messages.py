@@ -12,7 +12,7 @@ from spark_mq.broker.broker import Broker
 from spark_mq.broker.message_handlers import message_in, named_topic
 from spark_mq.remoting.messages import ConsumeDirectlyRequest, EndTransactionRequest, ViewMessageRequest
 from storage import open_store
-from storage.format.java_hash import string_hash
+from storage.format.arrays import string_hash
 from storage.format.record import decode_offset_message_id
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config

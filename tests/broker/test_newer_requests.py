@@ -18,12 +18,11 @@ from spark_mq.remoting.administration import GroupPageRequest, SubscriptionGroup
 from spark_mq.remoting.messages import PullMessageRequest, QueryMessageRequest, SendMessageRequest
 from spark_mq.remoting.routes import TopicConfigTable
 from storage import open_store
-from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
+from storage.format.typed_json import SubscriptionGroupConfig, TopicConfig
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
-from storage.tables.consumer_groups import GROUPS_FILE
-from storage.tables.topics import TOPICS_FILE
+from storage.tables.document import GROUPS_FILE, TOPICS_FILE
 
 ANN = ClientConnection(bytes([127, 0, 0, 1, 0, 0, 0, 9]), "127.0.0.1:9")
 TOPICS, GROUPS = RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG

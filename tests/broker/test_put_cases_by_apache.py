@@ -15,7 +15,8 @@ import pytest
 
 from storage import MessageStore, open_store
 from storage.format.record import Message, decode_offset_message_id
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.document import TOPICS_FILE
+from storage.tables.topics import TopicTable
 from tests.broker.put_cases import CASES
 from tests.broker.put_cases.case import CONFS, PutCase
 from tests.broker.put_stores import LOG_FILE_SIZE_BYTES, QUEUE_FILE_SIZE_BYTES, open_case_store

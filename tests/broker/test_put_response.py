@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_mq.broker.put_plan import DiskUse, recall_handle, remark, response_code
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import TimerConfig
 

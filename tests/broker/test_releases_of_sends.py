@@ -19,7 +19,7 @@ from spark_mq.remoting.messages import BatchedMessage, RecallMessageRequest, Sen
 from storage import StoreConfig, open_store
 from storage.errors import PutRefusedError
 from storage.format.record import Message
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.rules.delays import SCHEDULE_TOPIC
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.priorities import PRIORITY, by_priority

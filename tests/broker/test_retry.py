@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.send_back import Routed, retry_or_dead_letter
+from spark_mq.broker.put_plan import Routed, retry_or_dead_letter
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.settings.load import StoreConfig

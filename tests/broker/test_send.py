@@ -16,14 +16,15 @@ from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from storage import MessageStore, open_store
 from storage.errors import StoreNotWritableError, StoreRefusedError
 from storage.format.record import decode_offset_message_id
+from storage.pending import PutStatus
 from storage.put.put import PutResult
-from storage.put_status import PutStatus
 from storage.rules.inner_messages import EncodedMessage
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_group import PutMessageResult, Rows
 from storage.settings.load import parse_config
-from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
+from storage.tables.consumer_groups import SubscriptionGroupTable
+from storage.tables.document import GROUPS_FILE
 from storage.tables.put_statistics import Sum
 from storage.tables.topics import TopicConfig
 from storage.transaction.progress import TransactionCounts

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.send_back import CURRENT_VERSION, SendBackPlan, plan_send_back
+from spark_mq.broker.put_plan import CURRENT_VERSION
+from spark_mq.broker.send_back import SendBackPlan, plan_send_back
 from storage import Message
 from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.format.table_entries import SubscriptionGroupConfig
-from storage.put_status import PutStatus
+from storage.format.typed_json import SubscriptionGroupConfig
+from storage.pending import PutStatus
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode

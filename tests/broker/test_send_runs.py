@@ -15,7 +15,7 @@ from spark_mq.broker.broker import Broker
 from spark_mq.broker.requests import ClientConnection
 from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.remoting import FrameReader, RemotingCommand
-from spark_mq.remoting.request_runs import LEAST, RequestRun, RunReader, encode_answers
+from spark_mq.remoting.frames import RUN_LEAST, RequestRun, RunReader, encode_answers
 from storage import MessageStore, open_store
 from storage.pending import Pending
 from storage.rules.inner_messages import InnerMessage
@@ -33,7 +33,7 @@ from tests.support.broker_handlers import Send
 CLIENT = ClientConnection(bytes((127, 0, 0, 1)) + (4711).to_bytes(4, "big"), "127.0.0.1:4711")
 CLIENT_V6 = ClientConnection(b"\xfd" + bytes(15) + (4711).to_bytes(4, "big"), "[fd00::]:4711")
 NOW_MS = 1_800_000_000_000
-COUNT = LEAST + 2
+COUNT = RUN_LEAST + 2
 NAMES = """
     KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID
     TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY EXTEND_UNIQ_INFO MAX_RECONSUME_TIMES

@@ -21,9 +21,9 @@ from storage.format.delay import TimerCheckpoint, decode_timer_checkpoint, encod
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE, TOPICS_FILE
 from storage.tables.masters import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE
-from storage.tables.topics import TOPICS_FILE
 
 ANN = ClientConnection(bytes([127, 0, 0, 1, 0, 0, 0, 9]), "127.0.0.1:9")
 TOPIC = "T"

@@ -20,7 +20,7 @@ from spark_mq.sink.partition_writer import StagedRows, stage_rows
 from storage import MessageStore, open_store
 from storage.batch.ledger import Batch
 from storage.errors import RowIllegalError
-from storage.format.java_hash import string_hash
+from storage.format.arrays import string_hash
 from storage.rules.response_codes import ResponseCode
 from tests.broker.static_topic import HERE_LED, MAPPING, NOT_HERE, TOPIC, make_static_store, save_mapping
 from tests.broker.topic_settings import conf_text

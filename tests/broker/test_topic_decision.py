@@ -20,7 +20,8 @@ from storage import open_store
 from storage.batch.ledger import Batch
 from storage.errors import RowIllegalError, StoreNotWritableError
 from storage.rules.response_codes import ResponseCode
-from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
+from storage.tables.document import TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
 from tests.broker.topic_settings import CASES, TopicCase, conf_text
 from tests.support.broker_handlers import Send, Sender
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.conditions import SparkMqError
-from storage.service.replica_acks import ReplicaAcks
+from storage.service.put_group import ReplicaAcks
 from tests.sink.test_sink_tasks import bodies, commit, options_of, stage, texts
 from tests.support.java_broker import free_ports
 

@@ -35,8 +35,7 @@ from storage.batch.ledger import GROUP_PREFIX, QUEUE_ID, UNNAMED_PREFIX, Batch
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.staged_segment import StagedBatch
 from storage.errors import StoreServedError
-from storage.files.atomic_file import save_loose
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, save_loose
 from storage.put.settings import parse_host
 from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.sink_notes import load_batch_notes

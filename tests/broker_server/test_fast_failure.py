@@ -14,7 +14,7 @@ import pytest
 
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request
-from spark_mq.remoting.request_runs import MOST
+from spark_mq.remoting.frames import RUN_MOST
 from storage.rules.inner_messages import InnerMessage
 from storage.service.put_group import GROUP_MESSAGES
 from tests.broker.test_broker_duties import sent
@@ -23,7 +23,7 @@ from tests.support.java_broker import free_ports, wait_until
 
 SETTINGS = "osPageCacheBusyTimeOutMills=200\nwaitTimeMillsInSendQueue=600000\n"
 BUSY = "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: "
-TAKEN = GROUP_MESSAGES + MOST
+TAKEN = GROUP_MESSAGES + RUN_MOST
 """By a second thread, before it waits for the log: a group, whose last may be a run."""
 WAITING = 2 * TAKEN
 REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"

@@ -35,7 +35,7 @@ from spark_mq.remoting.consumers import (
 from spark_mq.remoting.messages import EndTransactionRequest, SendBackRequest, ViewMessageRequest
 from storage import open_store
 from storage.format.record import decode_offset_message_id, encode_offset_message_id
-from storage.format.table_entries import TopicConfig
+from storage.format.typed_json import TopicConfig
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config

@@ -19,7 +19,7 @@ from storage.errors import MessageIllegalError, StoreNotWritableError
 from storage.format.consume_queue import ENTRY
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.dledger import ENTRY_HEAD_SIZE
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.recovery.verify import Finding, Kind
 from storage.retention import Occasion, plan_expiry
 from storage.rules.inner_messages import InnerMessage

@@ -16,8 +16,8 @@ from spark_mq.remoting.administration import HaRuntimeInfo
 from storage.ha.follower import open_following
 from storage.ha.replicas import UNPROVEN, Replica, Replicas
 from storage.ha.sessions import Timing
-from storage.put_status import PutStatus
-from storage.service.replica_acks import ReplicaAcks
+from storage.pending import PutStatus
+from storage.service.put_group import ReplicaAcks
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig
 from tests.support.java_broker import free_ports
 from tests.support.replicas import await_holder

@@ -24,10 +24,15 @@ from storage.ha.follower import open_following, promote
 from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
-from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE
-from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, FollowedTimer, read_followed_timer
-from storage.tables.masters import DELAYS_FILE, note_followed_master
-from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicQueueMappingTable, TopicTable
+from storage.tables.document import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE
+from storage.tables.masters import (
+    DELAYS_FILE,
+    TIMER_CHECKPOINT_FILE,
+    FollowedTimer,
+    note_followed_master,
+    read_followed_timer,
+)
+from storage.tables.topics import MAPPINGS_FILE, TopicQueueMappingTable, TopicTable
 from storage.transaction.progress import TransactionProgress, save_progress
 from tests.support.waiting import wait_until
 

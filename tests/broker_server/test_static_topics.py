@@ -28,7 +28,7 @@ from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_r
 from spark_mq.remoting.administration import CreateTopicRequest, TopicRequest
 from spark_mq.remoting.consumers import UpdateConsumerOffsetRequest
 from storage.format import fastjson
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.rules.response_codes import ResponseCode
 from storage.tables.document import encode_entry
 from storage.tables.topics import MAPPINGS_FILE, MappingItem, TopicQueueMapping, TopicQueueMappingTable

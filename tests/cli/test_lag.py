@@ -14,12 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
-from spark_mq.cli.output import print_csv
 from spark_mq.cli.pages import Sheet, render_page
 from spark_mq.cli.visible_text import visible
 from spark_mq.client.errors import ClientError
 from spark_mq.lag.figures import LagReport
 from spark_mq.lag.of_stores import StoreLag
+from spark_mq.terminal import print_csv
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.tables.offline_changes import write_group_offsets

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_mq.cli import app, cluster
-from spark_mq.cli.line_formats import LineFormat
-from spark_mq.cli.output import UsageError
+from spark_mq.cli.message_lines import LineFormat
 from spark_mq.client.message import MessageExt
+from spark_mq.terminal import UsageError
 from storage import open_store
 from storage.format.record import COMPRESSED
 from storage.rules.inner_messages import InnerMessage

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from jobs.verify_store import verify_store
 from spark_mq.cli import app
 from storage import Message, open_store
-from storage.format.java_hash import string_hash
+from storage.format.arrays import string_hash
 from storage.format.record import host_text
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.commands import run

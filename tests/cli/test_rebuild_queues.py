@@ -16,7 +16,7 @@ from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from storage.errors import StoreDamagedError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
-from storage.log.checkpoint import read_checkpoint, write_checkpoint
+from storage.log.commit_log import read_checkpoint, write_checkpoint
 from tests.support.fixture_stores import Fixture, golden_lines
 
 pytestmark = pytest.mark.slow

@@ -22,14 +22,14 @@ from storage.format.delay import SCHEDULE_TOPIC, TimerCheckpoint
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
-from storage.tables.delay_progress import (
+from storage.tables.masters import (
     FollowedTimer,
     followed_timer_path,
+    note_followed_master,
     read_followed_timer,
     read_timer_checkpoint,
     write_timer_checkpoint,
 )
-from storage.tables.masters import note_followed_master
 from tests.support.ways_in import WRITING
 
 FILES = LocalFileSystem()

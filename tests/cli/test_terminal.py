@@ -20,8 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
-from spark_mq.cli.output import duration_in_words, time_in_words
-from spark_mq.terminal import busy, progress_bar
+from spark_mq.terminal import busy, duration_in_words, progress_bar, time_in_words
 from storage import open_store
 from tests.support.commands import run
 from tests.support.fixture_stores import Fixture

@@ -16,7 +16,6 @@ import typer
 from typer.testing import CliRunner
 
 from spark_mq.cli import app, topic_changes
-from spark_mq.cli.output import CommandError
 from spark_mq.cli.places import topic_entry
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError, TopicRouteNotFoundError
@@ -25,13 +24,14 @@ from spark_mq.client.producer import Producer
 from spark_mq.command_options import Connection
 from spark_mq.lag.figures import LagReport
 from spark_mq.remoting.routes import BrokerData, ClusterInfo
-from spark_mq.terminal import BUSY
+from spark_mq.terminal import BUSY, CommandError
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import is_system_topic
+from storage.tables.document import TOPICS_FILE
 from storage.tables.offline_changes import write_group_offsets
-from storage.tables.topics import MAPPINGS, MAPPINGS_FILE, TOPICS_FILE, TopicConfig, TopicTable
+from storage.tables.topics import MAPPINGS, MAPPINGS_FILE, TopicConfig, TopicTable
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 from tests.support.commands import json_of, run
 from tests.support.java_broker import wait_until

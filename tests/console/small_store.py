@@ -9,7 +9,8 @@ from starlette.testclient import TestClient
 
 from storage import open_store
 from storage.rules.inner_messages import InnerMessage
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
 from storage.tables.topics import TopicConfig
 
 BASE = "http://127.0.0.1:9877"

@@ -20,7 +20,8 @@ from spark_mq.console.samples import Samples
 from spark_mq.console.security import Access
 from spark_mq.console.store_view import StoreViews
 from storage import open_store
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
 from storage.tables.topics import TopicConfig
 from tests.console.in_browser import DESKTOP, PHONE, Served, complaints, opened_browser, shoot, show, wait
 from tests.console.small_store import make_store

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
-from spark_mq.cli.output import UsageError
 from spark_mq.console.command import TOKEN, _place, _token
+from spark_mq.terminal import UsageError
 from tests.support.places import PROJECT
 
 END_S = 60

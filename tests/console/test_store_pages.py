@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 from spark_mq.console.pages import link
 from spark_mq.console.views import VIEWS_AT_A_TIME
 from storage import open_store
-from storage.files import local_files
+from storage.files import file_system
 from storage.format.consume_queue import ENTRY_SIZE
 from storage.format.record import COMPRESSED, COMPRESSION_ZLIB, COMPRESSION_ZSTD, compress
 from storage.rules.inner_messages import InnerMessage
@@ -186,7 +186,7 @@ def test_the_last_page_of_a_long_queue_costs_what_the_first_costs(
 ) -> None:
     """By offset, by time and by key: reads of files, and the bytes of the queue among them, not by the messages before the page."""
     client, spent = open_console(many), Counter[str]()
-    for kind in (local_files.LocalFile, local_files.LocalFileInMemory, local_files.LocalSmallReads):
+    for kind in (file_system.LocalFile, file_system.LocalFileInMemory, file_system.LocalSmallReads):
         monkeypatch.setattr(kind, "view", counted(kind.view, spent))
 
     def cost(query: str, first: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from spark_mq.controller.state import (
     encode_event,
 )
 from spark_mq.remoting import RequestCode, make_request, read_body, read_header
+from spark_mq.remoting.command import write_texts
 from spark_mq.remoting.controllers import (
     AlterSyncStateSetAnswer,
     BrokerReplicasInfo,
@@ -21,7 +22,6 @@ from spark_mq.remoting.controllers import (
     ReplicaInfoAnswer,
     ReplicaInfoRequest,
 )
-from spark_mq.remoting.headers_and_bodies import write_texts
 from spark_mq.remoting_server.peer import Caller
 from storage.rules.response_codes import ResponseCode
 from tests.controller.asking import (

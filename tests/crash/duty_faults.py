@@ -17,7 +17,7 @@ from storage.delay.schedule import DueRange, _Delivery, deliver_due
 from storage.delay.timer_records import PutBefore
 from storage.delay.timer_store import deliver_timed
 from storage.rules.half_messages import GROUP, HALF_TOPIC
-from storage.tables.consumer_groups import OFFSETS_FILE
+from storage.tables.document import OFFSETS_FILE
 from storage.transaction.progress import TransactionProgress, read_progress, save_progress
 
 _HOUR_MS = 3_600_000

@@ -19,8 +19,8 @@ from storage.format.delay import SCHEDULE_TOPIC
 from storage.names import dead_letter_topic, retry_topic
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.half_messages import DISCARD_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC
-from storage.tables.consumer_groups import OFFSETS_FILE
-from storage.tables.delay_progress import DELAYS_FILE, read_timer_checkpoint
+from storage.tables.document import OFFSETS_FILE
+from storage.tables.masters import DELAYS_FILE, read_timer_checkpoint
 from tests.crash.duty_records import Record, read_records
 from tests.crash.duty_stories import DELAYS_MS, LATER, ORDERS, RETRIES, Fate, Notes, Stories, Story
 from tests.support.served import served

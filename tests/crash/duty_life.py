@@ -33,7 +33,8 @@ from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.names import retry_topic
 from storage.rules.half_messages import CHECK_TIMES, DISCARD_TOPIC, TransactionState
 from storage.rules.response_codes import ResponseCode
-from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.consumer_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.document import GROUPS_FILE
 from storage.transaction.discard import redrive
 from tests.crash.duty_records import records_of
 from tests.crash.duty_stories import CONF, HASTY, PRODUCER_GROUP, RETRIES, Fate, Notes, Stories, Story

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from storage.batch.commit import abort_batch
-from storage.files.local_files import LocalWriter
+from storage.files.file_system import LocalWriter
 from tests.crash.machine import Machine
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, rows_of
 from tests.support.stage_rows import BatchRows

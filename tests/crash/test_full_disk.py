@@ -16,8 +16,8 @@ import pytest
 from storage import open_store
 from storage.batch.commit import CommitOutcome
 from storage.errors import StorageError, StoreNotWritableError
+from storage.files.file_system import LocalWriter
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalWriter
 from tests.crash.sink_store import SETTINGS, FoundRow, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
 from tests.support.places import PROJECT
 

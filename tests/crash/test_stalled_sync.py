@@ -17,9 +17,9 @@ from typing import NamedTuple
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
+from storage.files.file_system import LocalWriter
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalWriter
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig

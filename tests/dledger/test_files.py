@@ -17,8 +17,8 @@ from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import NO_INDEX, LedgerEntry, make_entry
 from spark_mq.dledger.state import Restored
 from storage.errors import CorruptRecordError, StateFileError, StoreLockedError, StoreRefusedError
+from storage.files.file_system import LocalWriter
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalWriter
 from storage.format.dledger import ENTRY_HEAD_SIZE, Vote, encode_checkpoint, encode_vote, place_of_next
 from tests.support.crash_disk import EXTREMES
 from tests.support.crash_file_system import CrashFileSystem

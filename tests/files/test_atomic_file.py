@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StateFileError
-from storage.files.atomic_file import read_with_backup, write_with_backup
+from storage.files.local_file_system import read_with_backup, write_with_backup
 from storage.format import fastjson
 
 GOOD = '{"a":1}'

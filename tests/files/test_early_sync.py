@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage.files import syncs
-from storage.files.local_files import LocalWriter
+from storage.files.file_system import LocalWriter
 from storage.files.syncs import EarlyFileSync
 
 PATIENCE_S = 30

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from storage.errors import StoreLockedError
-from storage.files.file_system import Scratch
+from storage.files.file_system import PIECE_BYTES, LocalFile, LocalFileInMemory, Scratch
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import PIECE_BYTES, LocalFile, LocalFileInMemory
 from storage.format.arrays import Memory
 from storage.format.window_decoder import WindowLayout
 from tests.support.kernels import loaded

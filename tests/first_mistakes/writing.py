@@ -18,9 +18,9 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
+from spark_mq.conditions import named_for_spark
 from spark_mq.sink.direct_writer import send_rows
 from spark_mq.sink.live_sink import LiveSink
-from spark_mq.worker_errors import named_for_spark
 from storage import open_store
 from tests.first_mistakes.usages import Places, Wrong, plan_write, schema_of, source_of, write
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from storage.errors import ConfigurationError
+from storage.format.arrays import string_hash
 from storage.format.delay import (
     CHECKPOINT_PAGE_BYTES,
     DEFAULT_LEVELS,
@@ -34,7 +35,6 @@ from storage.format.delay import (
     is_unit,
     parse_delay_levels,
 )
-from storage.format.java_hash import string_hash
 from storage.settings.nouns import DelayConfig
 from tests.support.fixture_stores import Fixture, golden_lines
 

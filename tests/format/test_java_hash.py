@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.format.java_hash import body_crc, index_key_hash, string_hash, string_hashes
+from storage.format.arrays import body_crc, index_key_hash, string_hash, string_hashes
 from storage.format.keys import index_hashes
 from tests.support.fixture_stores import Fixture, golden_lines
 

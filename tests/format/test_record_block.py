@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.format.java_hash import index_key_hash, string_hash
+from storage.format.arrays import index_key_hash, string_hash
 from storage.format.record import Message, decode_record, encode_record
 from storage.format.record_block import (
     OutgoingMessages,
     RecordBlock,
+    body_crcs,
     content_sum,
     copy_origins,
     encode_block,
@@ -26,7 +27,6 @@ from storage.format.record_block import (
     stamp_halves,
     with_body,
 )
-from storage.format.record_parts import body_crcs
 from tests.oracle.damage import files, walk
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.message_builder import HOST_V4, HOST_V6, make_message

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import open_store
-from storage.format import record_parts
+from storage.format import record_block
 from storage.format.record import (
     HOST_FLAGS,
     TRANSACTION_COMMIT,
@@ -21,8 +21,15 @@ from storage.format.record import (
     TRANSACTION_ROLLBACK,
     committed_flags,
 )
-from storage.format.record_block import OutgoingMessages, columns_of, encode_block, encode_parts, stamp, stamp_halves
-from storage.format.record_parts import write_commits
+from storage.format.record_block import (
+    OutgoingMessages,
+    columns_of,
+    encode_block,
+    encode_parts,
+    stamp,
+    stamp_halves,
+    write_commits,
+)
 from storage.log.commit_log import CommitLog
 from storage.put import half_ends
 from storage.put.half_ends import CommitsOfHalves, with_states
@@ -99,7 +106,7 @@ def test_pieces_are_the_records_in_whole_ones(case: tuple[OutgoingMessages, byte
     columns, parts = encode_parts(*case)
     ends = np.cumsum(columns.sizes_bytes)
     whole, at = encode_block(*case).data.tobytes(), 0
-    with mock.patch.object(record_parts, "PIECE_BYTES", piece_bytes):
+    with mock.patch.object(record_block, "PIECE_BYTES", piece_bytes):
         made = [piece.tobytes() for piece in parts.pieces()]
     for number, piece in enumerate(made):
         assert whole[at : at + len(piece)] == piece

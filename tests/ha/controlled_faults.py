@@ -14,15 +14,15 @@ from spark_mq.controller import controller as answering
 from spark_mq.controller import decisions, journal
 from spark_mq.controller.state import Group
 from spark_mq.remoting.controllers import AlterSyncStateSetRequest, SyncStateSet
-from storage.dispatch.store_ends import Confirmed
+from storage.dispatch.writer import Confirmed
 from storage.format.replication import Dialect, EpochEntry, FrameEpoch
 from storage.ha import epochs, follower
 from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.replicas import SyncState
 from storage.ha.sessions import MasterSession
 from storage.rules.put_guards import ALL_IN_SET, NO_COPIES
-from storage.service.replica_acks import ReplicaAcks
-from storage.tables.consumer_groups import OFFSETS_FILE
+from storage.service.put_group import ReplicaAcks
+from storage.tables.document import OFFSETS_FILE
 from tests.ha.faults import FAULTS as OPERATED_FAULTS
 from tests.ha.faults import Fault, Sort
 from tests.ha.lives import CONTROLLED

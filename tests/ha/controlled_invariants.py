@@ -16,8 +16,9 @@ from storage.format.record import Message, decode_record
 from storage.format.replication import EpochEntry
 from storage.ha.epochs import epoch_at, flaw_of, load_epochs
 from storage.ha.replicas import UNPROVEN
-from storage.put_status import PutStatus
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.pending import PutStatus
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
 from tests.ha.control import Control
 from tests.ha.controlled_node import ControlledNode
 from tests.ha.invariants import (

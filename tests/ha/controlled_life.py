@@ -17,11 +17,12 @@ from typing import Any
 
 from storage import StoreConfig
 from storage.format.replication import Dialect, SlaveHandshake
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.put_guards import ALL_IN_SET
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
 from tests.ha.batches import Sink
 from tests.ha.control import HOST, Control
 from tests.ha.controlled_invariants import (

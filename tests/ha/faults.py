@@ -20,8 +20,8 @@ from storage.log.dispatch import RawCheck
 from storage.log.writer import CommitLogWriter
 from storage.put.store_writer import StoreWriter
 from storage.rules.put_guards import NO_COPIES
-from storage.service import replica_acks
-from storage.service.replica_acks import AckFrontier, CopiesWanted, ReplicaAcks
+from storage.service import put_group
+from storage.service.put_group import AckFrontier, CopiesWanted, ReplicaAcks
 from tests.ha.lives import OPERATED, Kind, lived
 
 MOST_SEEDS, STEPS = 120, 120
@@ -208,7 +208,7 @@ def _nothing_dispatched() -> AbstractContextManager[Any]:
 
 
 def _late_though_done() -> AbstractContextManager[Any]:
-    return patch.object(replica_acks.AckFrontier, "see", lambda frontier, acknowledged: [])
+    return patch.object(put_group.AckFrontier, "see", lambda frontier, acknowledged: [])
 
 
 def _batch_done_is_done() -> AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from storage.ha.listener import ReplicationListener
 from storage.ha.replicas import UNPROVEN
 from storage.ha.sessions import MasterSession
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.service.put_service import PutService
 from tests.ha.node import FILE_BYTES, Node, WaitsFor
 from tests.support.replicas import holders

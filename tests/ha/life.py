@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from storage.errors import StorageError
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.service.put_service import PutService
 from tests.ha.batches import Sink
 from tests.ha.invariants import Put, put_rows, require

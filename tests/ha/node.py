@@ -18,11 +18,9 @@ from storage.errors import StorageError
 from storage.ha.follower import Follower
 from storage.ha.listener import ListenerSettings, LogReader, ReplicationListener
 from storage.ha.sessions import RECONNECT_MS, SlaveSession, Timing
-from storage.pending import Pending
-from storage.put_status import PutStatus
-from storage.service.put_group import Acknowledgement
+from storage.pending import Pending, PutStatus
+from storage.service.put_group import Acknowledgement, CopiesWanted
 from storage.service.put_service import PutService
-from storage.service.replica_acks import CopiesWanted
 from storage.tables.masters import forget_followed_master, note_followed_master
 from tests.ha.network import LineEnd, TurnOver, World
 from tests.support.crash_disk import EXTREMES, Disk, Operation

@@ -18,7 +18,7 @@ from typing import Any
 
 from storage import StoreConfig
 from storage.errors import ReplicasNotEnoughError
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
 from tests.ha.batches import Sink

@@ -25,8 +25,7 @@ from spark_mq.hand_over.local_socket import (
     remove,
     send_frame,
 )
-from storage.files.atomic_file import save_loose
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, save_loose
 
 HOST = "127.0.0.1:10911"
 

@@ -26,7 +26,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.consumers import ConsumerData, SubscriptionData
 from storage.errors import NameIllegalError
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from tests.support.java_broker import Oracle, RunningBroker, needed_oracle, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

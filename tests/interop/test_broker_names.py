@@ -13,8 +13,8 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import OptionError
 from storage import open_store
-from storage.tables.broker_names import named_brokers
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.document import TOPICS_FILE
+from storage.tables.topics import TopicTable, named_brokers
 from tests.spark.test_names_by_path import rows
 from tests.support.java_broker import Oracle
 

@@ -19,8 +19,9 @@ from storage import Message, MessageStore, open_store
 from storage.delay.schedule import deliver_due
 from storage.rules.half_messages import TransactionState
 from storage.rules.response_codes import ResponseCode
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
-from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
+from storage.tables.masters import DELAYS_FILE, DelayOffsets
 from storage.transaction.check import CheckReport
 from tests.support.broker_handlers import Returner, back_request
 from tests.support.clock import Clock

@@ -21,7 +21,7 @@ from storage.delay.schedule import due_messages
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, Message, host_text
 from storage.format.record_batch import Records
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.rules.delays import route_delayed
 from storage.rules.half_messages import (
     HALF_TOPIC,

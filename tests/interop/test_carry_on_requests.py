@@ -23,9 +23,10 @@ from storage.format.properties import decode_properties
 from storage.format.record import Message
 from storage.rules.half_messages import OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
-from storage.settings.releases import VERSION_SETTING
-from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
+from storage.settings.nouns import VERSION_SETTING
+from storage.tables.consumer_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.document import GROUPS_FILE, TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
 from tests.support import broker_requests
 from tests.support.broker_handlers import Returner, Send, Sender, back_request
 from tests.support.java_broker import Oracle, free_ports

@@ -25,7 +25,7 @@ from spark_mq.remoting import MessageQueue
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_rows
 from spark_mq.sink.options import LiveSinkOptions
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from tests.interop.test_live_source import Stream, batch
 from tests.support.client_rounds import AlwaysCommit, Command, command_round, consume_round
 from tests.support.java_broker import Oracle, OracleError, RunningBroker, wait_until

@@ -19,7 +19,7 @@ from jobs.rebuild_queues import rebuild_queues
 from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from storage.rules.inner_messages import InnerMessage
-from storage.settings.releases import parse_broker_version, release_of
+from storage.settings.nouns import parse_broker_version, release_of
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 from tests.support.java_broker import Oracle, OracleError, RunningBroker, free_ports, wait_until

@@ -20,7 +20,7 @@ from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.format.record import Message as StoredMessage
 from storage.rules.half_messages import CHECK_TIMES, HALF_TOPIC, TransactionState
-from tests.support.java_broker import Oracle, RunningBroker, wait_until
+from tests.support.java_broker import RELEASE, Oracle, RunningBroker, wait_until
 from tests.support.own_servers import our_name_server
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -33,6 +33,7 @@ SETTINGS = {
     "messageDelayLevel": "12s 14s",
     "timerWheelEnable": "true",
     "transactionTimeOut": 6_000,
+    "rocketmqVersion": RELEASE,
 }
 COUNT = 12
 

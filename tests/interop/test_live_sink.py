@@ -36,7 +36,7 @@ from spark_mq.sink.live_sink import commit_to_brokers, stage_for_brokers
 from spark_mq.sink.options import LiveSinkOptions
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import sink_digest
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from tests.support.java_broker import RELEASE, Oracle, OracleError, RunningBroker, wait_until
 from tests.support.live_writer import QUERY
 from tests.support.live_writer import main as send_batch

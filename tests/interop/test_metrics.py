@@ -21,7 +21,7 @@ from spark_mq.client.settings import ClientSettings, ConsumeFrom, PushSettings
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
 from spark_mq.prometheus.rocketmq import ABSENT
 from storage.epoch_times import current_time_ms
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from tests.support.java_broker import RELEASE, Oracle, RunningBroker, free_ports, wait_until
 from tests.support.metric_pages import MetricPage
 from tests.support.places import PROJECT

@@ -19,8 +19,9 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode, make_request, read_body
 from spark_mq.remoting.routes import TopicConfigTable
 from storage import open_store
-from storage.format.table_entries import SubscriptionGroupConfig
-from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
+from storage.format.typed_json import SubscriptionGroupConfig
+from storage.tables.document import TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.java_broker import Oracle, OracleError, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long]

@@ -22,7 +22,7 @@ from storage import open_store
 from storage.delay.timer_store import deliver_timed
 from storage.ha.follower import promote
 from storage.tables.consumer_groups import ConsumerOffsets
-from storage.tables.delay_progress import followed_timer_path
+from storage.tables.masters import followed_timer_path
 from storage.tables.topics import TopicTable
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
 from tests.support.places import COMMAND, PROJECT

@@ -15,7 +15,8 @@ from storage import MessageStore, open_store
 from storage.errors import StateFileError
 from storage.queues import derived
 from storage.queues.derived import DerivedQueueStore
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
 from tests.spark.in_process import next_batch, open_stream, read_batch
 from tests.storage.test_version_stores import expected, lines, read_all
 from tests.support.java_broker import Oracle, RunningBroker

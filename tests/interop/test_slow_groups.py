@@ -114,7 +114,10 @@ def protecting_broker(oracle: Oracle, home: Path, name_server: str) -> Iterator[
 def test_the_same_groups_are_switched_off(oracle: Oracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
-    with our_name_server(tmp_path / "1") as names, protecting_broker(oracle, tmp_path / "1", names.address) as (address, look):
+    with (
+        our_name_server(tmp_path / "1") as names,
+        protecting_broker(oracle, tmp_path / "1", names.address) as (address, look),
+    ):
         at_apaches = seen(names.address, address, look)
     text = "".join(f"{name}={value}\n" for name, value in SETTINGS.items())
     with (

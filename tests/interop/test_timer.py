@@ -18,7 +18,7 @@ from storage import MessageStore, open_store
 from storage.delay.timer_store import deliver_timed
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.inner_messages import InnerMessage
-from storage.settings.releases import TOPIC_AND_KEY
+from storage.settings.nouns import TOPIC_AND_KEY
 from storage.tables.topics import TopicConfig
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, send_arguments
 from tests.support.releases import CHOSEN

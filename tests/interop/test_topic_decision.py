@@ -14,7 +14,8 @@ import pytest
 from storage import open_store
 from storage.rules.response_codes import ResponseCode
 from storage.settings.load import parse_config
-from storage.tables.topics import PERM_WRITE, TOPICS_FILE, TopicTable
+from storage.tables.document import TOPICS_FILE
+from storage.tables.topics import PERM_WRITE, TopicTable
 from tests.broker.remoting_client import ask, call
 from tests.broker.static_topic import HERE_LED, NOT_HERE, OTHER, TOPIC, make_static_store
 from tests.broker.topic_settings import BASE, CASES, TopicCase, conf_text

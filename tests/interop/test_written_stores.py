@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from storage import MessageStore, open_store
-from storage.format.java_hash import string_hash
+from storage.format.arrays import string_hash
 from tests.support.java_broker import Oracle, free_ports
 from tests.support.shares import one_in
 

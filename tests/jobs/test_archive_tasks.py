@@ -12,8 +12,7 @@ import pytest
 
 import jobs.archive
 from spark_mq.client.errors import AccessDeniedError, BrokerUnreachableError, ResponseError, WaitedInVainError
-from spark_mq.conditions import ConvertedError, DataLossError, SparkMqError, may_pass
-from spark_mq.worker_errors import named_for_spark
+from spark_mq.conditions import ConvertedError, DataLossError, SparkMqError, may_pass, named_for_spark
 from storage.errors import StateFileError
 from storage.rules.response_codes import ResponseCode
 

@@ -20,7 +20,7 @@ from storage.delay.schedule import read_plan
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage
-from storage.tables.delay_progress import DelayOffsets
+from storage.tables.masters import DelayOffsets
 from tests.support.fixture_stores import Fixture
 from tests.support.served import served
 

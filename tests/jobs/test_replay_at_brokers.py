@@ -15,7 +15,7 @@ from spark_mq.cluster_replay import ClusterLetters
 from spark_mq.options import ClusterOptions
 from spark_mq.remoting import MessageQueue
 from spark_mq.replay import REFUSED, REPLAYED, Outcome, Target
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 from tests.support.java_broker import wait_until
 from tests.support.waiting import await_route

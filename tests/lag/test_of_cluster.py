@@ -27,7 +27,7 @@ from spark_mq.lag.figures import GroupLag, Reader
 from spark_mq.lag.of_cluster import ClusterLag, unread_since_ms
 from spark_mq.remoting.administration import BrokerStats, ConsumeStats, OffsetWrapper, QueueTimeSpan, StatsItem
 from spark_mq.remoting.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 
 NOW_MS = 1_700_000_000_000

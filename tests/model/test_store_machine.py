@@ -14,7 +14,7 @@ import pytest
 
 import storage.recovery.opening
 from storage.dispatch.recovery_plan import RecoveryPlan
-from storage.index.writer import IndexWriter
+from storage.index.store import IndexWriter
 from storage.log.dispatch import QueueEntries
 from storage.queues.writer import ConsumeQueueWriter
 from tests.support.crash_file_system import CrashFileSystem

@@ -27,7 +27,7 @@ from spark_mq.remoting.routes import (
     TopicRouteData,
 )
 from spark_mq.remoting_server.peer import Caller
-from storage.format.table_entries import DataVersion, TopicConfig
+from storage.format.typed_json import DataVersion, TopicConfig
 
 START_MS = 1_700_000_000_000
 CLUSTER = "C"

@@ -26,7 +26,7 @@ from spark_mq.remoting.routes import (
     TopicRouteData,
 )
 from storage.errors import ConfigurationError
-from storage.format.table_entries import DataVersion, TopicConfig
+from storage.format.typed_json import DataVersion, TopicConfig
 from storage.rules.response_codes import RequestRefusedError
 from tests.namesrv.asking import CLUSTER, START_MS, Asked, registered
 from tests.support.registrations import write_compressed

@@ -25,7 +25,7 @@ from spark_mq.controller.quorum import Failure
 from spark_mq.namesrv.settings import Configuration
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, write_body, write_header
 from spark_mq.remoting.administration import MinBrokerIdRequest
-from spark_mq.remoting.headers_and_bodies import read_header
+from spark_mq.remoting.command import read_header
 from spark_mq.remoting.routes import RegisterBrokerRequest
 from spark_mq.remoting_server.server import ListenError
 from spark_mq.remoting_server.settings import texts_of_file

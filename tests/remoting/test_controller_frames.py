@@ -18,6 +18,7 @@ from spark_mq.remoting import (
     write_body,
     write_header,
 )
+from spark_mq.remoting.command import read_texts, write_texts
 from spark_mq.remoting.controllers import (
     BrokerReplicasInfo,
     ElectedMasterBody,
@@ -26,7 +27,6 @@ from spark_mq.remoting.controllers import (
     ReplicasInfo,
     SyncStateSet,
 )
-from spark_mq.remoting.headers_and_bodies import read_texts, write_texts
 from tests.support.captures import said_frames
 
 OF_CONTROLLERS = {904, 1001, 1002, 1003, 1004, 1005, 1008, 1012, 1013}

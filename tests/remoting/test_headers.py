@@ -20,8 +20,8 @@ from spark_mq.remoting import (
     read_header,
     write_header,
 )
+from spark_mq.remoting.command import SHORT_NAMED, HeaderTemplate, wire_names
 from spark_mq.remoting.consumers import MaxOffsetRequest, QueryConsumerOffsetRequest, SearchOffsetRequest
-from spark_mq.remoting.headers_and_bodies import SHORT_NAMED, HeaderTemplate, wire_names
 from spark_mq.remoting.messages import PullMessageRequest, SendMessageAnswer, SendMessageRequest
 from tests.support.captures import FOLDERS, CapturedFrame, captured_frames
 

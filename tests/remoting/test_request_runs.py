@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spark_mq.remoting.frames as runs
 from spark_mq.broker.send_run import RUN_FIELDS
-from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_response, request_runs
-from spark_mq.remoting.request_runs import LEAST, MOST, RequestRun, RunAnswers, RunReader, encode_answers
+from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_response
+from spark_mq.remoting.frames import RUN_LEAST, RUN_MOST, RequestRun, RunAnswers, RunReader, encode_answers
 
 FIELDS = {"a": "G", "b": "Orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1795220433013", "h": "0"}
 PROPERTIES = "UNIQ_KEY\x017F0000010F975FFD2B27671200750017\x02WAIT\x01true\x02KEYS\x01order-1\x02"
@@ -93,7 +94,7 @@ def test_what_looks_alike_comes_in_runs_and_says_the_same() -> None:
     ]
     commands, sizes = read([b"".join(frames)])
     assert commands == read([b"".join(frames)], in_runs=False)[0]
-    assert sizes == [MOST, MOST, 600 - 1 - 2 * MOST]
+    assert sizes == [RUN_MOST, RUN_MOST, 600 - 1 - 2 * RUN_MOST]
 
 
 def test_the_requests_of_other_clients_come_in_runs_too() -> None:
@@ -121,7 +122,7 @@ def test_the_requests_of_other_clients_come_in_runs_too() -> None:
 )
 def test_what_looks_otherwise_is_read_by_itself(other: bytes) -> None:
     """Between two runs."""
-    alike = [frame(n) for n in range(3 * LEAST)]
+    alike = [frame(n) for n in range(3 * RUN_LEAST)]
     stream = b"".join([*alike, other, *alike])
     commands, sizes = read([stream])
     assert commands == read([stream], in_runs=False)[0]
@@ -183,10 +184,8 @@ def test_a_number_with_a_zero_before_it_is_as_wrong_in_a_run_as_alone() -> None:
 def test_few_patterns_are_made_where_no_two_requests_look_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a client that signs each; a pattern costs as much as many requests."""
     made: list[bytes] = []
-    pattern_of = request_runs._pattern_of
-    monkeypatch.setattr(
-        request_runs, "_pattern_of", lambda header, *rest: made.append(header) or pattern_of(header, *rest)
-    )  # type: ignore[func-returns-value]
+    pattern_of = runs._pattern_of
+    monkeypatch.setattr(runs, "_pattern_of", lambda header, *rest: made.append(header) or pattern_of(header, *rest))  # type: ignore[func-returns-value]
     commands, sizes = read([b"".join(frame(n, Signature=f"{n:040x}") for n in range(900))])
     assert (len(commands), sizes) == (900, [])
     assert len(made) <= 12

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, make_response
-from spark_mq.remoting.request_runs import NUMBER, RunFields
+from spark_mq.remoting.frames import NUMBER_VALUE, RunFields
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import Answering, AnsweringRun, PoolSettings, Processor, Processors, RequestPool
 from spark_mq.remoting_server.server import RemotingServer
@@ -89,7 +89,7 @@ def running(
         server = RemotingServer(server_settings, tls or TlsServerSettings(), on_close=gone.append)
         requests = RequestPool(pool)
         table = {105: Processor(answer, requests, rejects, answer_run)}
-        run_fields = {} if answer_run is None else {105: RunFields({"n": NUMBER})}
+        run_fields = {} if answer_run is None else {105: RunFields({"n": NUMBER_VALUE})}
         address = await server.listen("127.0.0.1", 0, Processors(table, run_fields=run_fields))
         return Running(address, server, loop, requests, gone)
 

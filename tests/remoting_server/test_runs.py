@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 
 from spark_mq.remoting import RemotingCommand, make_response
-from spark_mq.remoting.request_runs import RequestRun, RunAnswers
+from spark_mq.remoting.frames import RequestRun, RunAnswers
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import PendingAnswers, PoolSettings
 from storage.pending import Pending

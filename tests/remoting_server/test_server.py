@@ -66,7 +66,7 @@ def test_what_is_not_supported_is_counted_and_named_at_once_and_then_once_a_minu
     with (
         running() as server,
         Client(server) as client,
-        caplog.at_level("WARNING", "spark_mq.remoting_server.waiting_answers"),
+        caplog.at_level("WARNING", "spark_mq.remoting_server.peer"),
     ):
         address = "{}:{}".format(*client.sock.getsockname())
         of_group = make_request(400, {"consumerGroup": "team"})
@@ -92,7 +92,7 @@ def test_what_is_noted_of_requests_that_are_not_supported_is_bounded(caplog: pyt
     with (
         running() as server,
         Client(server) as client,
-        caplog.at_level("WARNING", "spark_mq.remoting_server.waiting_answers"),
+        caplog.at_level("WARNING", "spark_mq.remoting_server.peer"),
     ):
         for number in range(1_000):
             client.send(make_request(1_000 + number, {"group": "g" * 1_000}, is_oneway=True))

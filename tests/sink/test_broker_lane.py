@@ -17,7 +17,7 @@ from spark_mq.client.errors import FrameRefusedError, RequestTimeoutError, Respo
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import NotConfirmedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
-from spark_mq.remoting.headers_and_bodies import read_header
+from spark_mq.remoting.command import read_header
 from spark_mq.remoting.messages import BatchedMessage, SendMessageRequest, decode_batch, encode_batch
 from spark_mq.sink.broker_lane import BrokerLane, LaneStoppedError, LaneTerms, QueueBatch
 from spark_mq.sink.columns import InputColumns

@@ -17,8 +17,8 @@ from spark_mq.client.message import decode_records
 from spark_mq.conditions import BatchInDoubtError, NotConfirmedError, SentRowsLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
 from spark_mq.remoting.administration import ClientConnection, ProducerConnection
+from spark_mq.remoting.command import read_body, read_header, write_body
 from spark_mq.remoting.consumers import HeartbeatData
-from spark_mq.remoting.headers_and_bodies import read_body, read_header, write_body
 from spark_mq.remoting.messages import BatchedMessage, SendMessageRequest, decode_batch, encode_batch
 from spark_mq.sink import live_brokers
 from spark_mq.sink.exact_commit import SendInDoubtError

@@ -26,7 +26,7 @@ from spark_mq.sink.options import LiveSinkOptions
 from spark_mq.sink.writers import BatchWriter
 from storage.batch.ledger import Batch
 from storage.format.record import encode_offset_message_id
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from tests.support.fake_broker import BROKER, FakeBroker, RoutesTo, TakingBroker
 
 BATCH = Batch("sink", "query", 7)

@@ -19,7 +19,7 @@ from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.query_cluster import Piece
 from spark_mq.source.rows import RowRequest
-from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import SubscriptionGroupConfig
 from tests.broker_server.test_static_topics import (
     BLOCK,
     GROUP,

@@ -556,7 +556,7 @@ def test_a_full_disk_while_staging_is_named_and_leaves_nothing(root: str, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     options = options_of(root)
-    monkeypatch.setattr("storage.files.local_files.LocalWriter.write", full)
+    monkeypatch.setattr("storage.files.file_system.LocalWriter.write", full)
     with pytest.raises(SparkMqError, match=r"\[SPARK_MQ_STORE_NOT_WRITABLE\] .*No space left on device"):
         stage(options, bodies("a"))
     assert list(list_segments(FILES, root)) == []

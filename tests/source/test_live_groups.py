@@ -12,7 +12,7 @@ from spark_mq.source.cluster_questions import ClusterQuestions
 from spark_mq.source.live_cluster import LiveGroup
 from spark_mq.source.live_view import LiveView
 from spark_mq.source.ranges import Subscription
-from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
+from storage.format.typed_json import SubscriptionGroupConfig, TopicConfig
 from tests.support.fake_broker import FakeBroker
 
 OFFSETS = {("T", 0): 7, ("T", 1): 9}

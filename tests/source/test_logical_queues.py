@@ -16,7 +16,7 @@ from spark_mq.conditions import OptionError
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.logical_queues import LOGICAL_BROKER, Link, LogicalCluster, chains_of, links_of
 from spark_mq.source.offsets import QueueId, QueueOffsets
-from storage.tables.consumer_groups import OFFSETS_FILE
+from storage.tables.document import OFFSETS_FILE
 from storage.tables.topics import MAPPINGS_FILE, MappingItem, TopicQueueMapping, TopicQueueMappingTable
 from tests.spark.in_process import bodies, next_batch, open_stream, plan_batch, read_batch
 from tests.support.store_builder import START_MS, StoreBuilder

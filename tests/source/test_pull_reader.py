@@ -29,7 +29,7 @@ from spark_mq.source.pull_reader import DEPTH, PullReader
 from spark_mq.source.pulls import PullFilter, PullTerms
 from storage.errors import CorruptMessageError
 from storage.format.record import encode_record
-from storage.format.table_entries import TopicConfig
+from storage.format.typed_json import TopicConfig
 from tests.support.fake_broker import Answer, FakeBroker
 from tests.support.message_builder import make_message
 

@@ -13,7 +13,7 @@ from spark_mq.conditions import AvailableNowError, NoOffsetForTimestampError
 from spark_mq.source import stream_reader
 from spark_mq.source.stream_reader import StreamReader
 from spark_mq.spark_api import ReadAllAvailable
-from storage.files import local_files
+from storage.files import file_system
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import START_MS, StoreBuilder
 
@@ -269,7 +269,7 @@ def test_an_idle_look_opens_no_file(pristine_store: Callable[[str], Fixture], mo
     assert len(rows) > 1_000
     reader.latestOffset(position, ReadAllAvailable())
     opened: list[str] = []
-    monkeypatch.setattr(local_files.LocalFile, "__init__", lambda self, path: opened.append(path))
+    monkeypatch.setattr(file_system.LocalFile, "__init__", lambda self, path: opened.append(path))
     assert reader.latestOffset(position, ReadAllAvailable()) == position
     assert opened == []
 

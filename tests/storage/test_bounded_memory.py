@@ -18,8 +18,8 @@ from spark_mq.source.offsets import QueueId
 from spark_mq.source.queue_split import QueueSplit
 from spark_mq.source.rows import RowRequest
 from storage import MessageStore, StoreConfig, open_store
+from storage.files.file_system import LocalFileInMemory
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalFileInMemory
 from storage.settings.nouns import CommitLogConfig
 from tests.support.places import PROJECT
 

@@ -248,7 +248,7 @@ def test_a_process_compiles_for_those_that_come_later(cache: Path) -> None:
         "module = COMPILED.for_rows(ROWS_THAT_PAY)\n"
         "stats = module.bodies.stats\n"
         "import numpy, numba\n"
-        "from storage.format.java_hash import body_crc, crcs_between\n"
+        "from storage.format.arrays import body_crc, crcs_between\n"
         "print(*crcs_between(numpy.frombuffer(b'key', 'u1'), numpy.array([0]), numpy.array([3])), body_crc(b'key'))\n"
         "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))\n"
         "print(numba.njit(lambda numbers: len([2 * number for number in numbers]))((1, 2, 3)))"

@@ -24,8 +24,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import UNIT
 from storage.format.dledger import ENTRY_HEAD, ENTRY_HEAD_SIZE, ENTRY_MAGIC, FILLER, FILLER_MAGIC, INDEX_UNIT
 from storage.format.record import Message
-from storage.log.checkpoint import read_checkpoint
-from storage.log.commit_log import CommitLog
+from storage.log.commit_log import CommitLog, read_checkpoint
 from storage.recovery.verify import verify
 from storage.settings.load import StoreConfig, load_config, parse_config
 from storage.tables.surroundings import log_place, refuse_foreign_log

@@ -46,7 +46,7 @@ from storage.errors import (
     TopicChangedError,
     TopicNotFoundError,
 )
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 
 EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     (

@@ -21,7 +21,7 @@ from storage.errors import (
     StoreRefusedError,
     TopicNotFoundError,
 )
-from storage.format.java_hash import string_hash
+from storage.format.arrays import string_hash
 from storage.settings.load import ConfigurationWarning
 from storage.settings.nouns import CommitLogConfig, IndexConfig, StoreModeConfig
 from storage.tables.topics import TopicConfig

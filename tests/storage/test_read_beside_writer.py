@@ -20,9 +20,9 @@ import pytest
 
 from storage import Message, MessageStore
 from storage.errors import OffsetOutOfRangeError
+from storage.files.file_system import LocalFile, LocalSmallReads
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalFile, LocalSmallReads
-from storage.format.java_hash import string_hash
+from storage.format.arrays import string_hash
 from storage.format.record import encode_record
 from storage.queues.get import GetStatus
 from storage.queues.scan import TagsWanted, scan_queue

@@ -24,10 +24,9 @@ from spark_mq.cli.message_lines import dump_queue
 from spark_mq.conditions import DataLossError
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import OffsetOutOfRangeError
-from storage.files import local_file_system, local_files
-from storage.files.file_system import Scratch
+from storage.files import file_system, local_file_system
+from storage.files.file_system import LocalFile, Scratch
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalFile
 from storage.put.put import PutResult
 from storage.queues.ext import ConsumeQueueExt
 from storage.retention import ExpiryPlan, Occasion, plan_expiry
@@ -308,7 +307,7 @@ def vanishing(is_gone: Callable[[str], bool], looks: int) -> Iterator[_CountingO
         return builtins.open(path, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (local_files, local_file_system):
+        for module in (file_system, local_file_system):
             patch.setattr(module, "os", counting)
         patch.setattr(local_file_system, "open", counted_open, raising=False)
         yield counting

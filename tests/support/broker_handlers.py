@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_mq.broker.end_transaction import TransactionEnder
+from spark_mq.broker.put_plan import CURRENT_VERSION
 from spark_mq.broker.requests import ClientConnection, Request, Verdict
 from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_back import CURRENT_VERSION, SendBackHandler
+from spark_mq.broker.send_back import SendBackHandler
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request
 from spark_mq.remoting.messages import EndTransactionRequest, SendBackRequest, SendMessageRequest
 from storage import MessageStore
 from storage.format.record import host_text
-from storage.pending import Pending
+from storage.pending import Pending, PutStatus
 from storage.put.put import NO_RESULTS, Places
-from storage.put_status import PutStatus
 from storage.rules.inner_messages import encode_properties
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from spark_mq.broker.send_back import CURRENT_VERSION
+from spark_mq.broker.put_plan import CURRENT_VERSION
 from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from storage.rules.inner_messages import encode_properties
 

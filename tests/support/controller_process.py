@@ -30,8 +30,8 @@ from spark_mq.remoting import (
     read_header,
     write_body,
 )
+from spark_mq.remoting.command import write_texts
 from spark_mq.remoting.controllers import BrokerReplicasInfo, ControllerMetadataAnswer, ReplicasInfo
-from spark_mq.remoting.headers_and_bodies import write_texts
 from tests.support.java_broker import Oracle, free_ports, wait_until
 from tests.support.places import COMMAND, PROJECT
 

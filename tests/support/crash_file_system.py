@@ -14,8 +14,8 @@ from copy import deepcopy
 
 import numpy as np
 
+from storage.files.file_system import LocalWriter
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalWriter
 from tests.support.crash_disk import DIRECTORY, Disk, Operation
 
 

@@ -23,7 +23,7 @@ from spark_mq.remoting import (
     write_body,
     write_header,
 )
-from spark_mq.remoting.headers_and_bodies import RpcHeader, TopicHeader
+from spark_mq.remoting.command import RpcHeader, TopicHeader
 from storage.format.typed_json import MessageQueue, WireBody
 
 _NOUNS: Mapping[str, str] = {

@@ -26,8 +26,7 @@ from unittest import mock
 
 import numpy as np
 
-from storage.files.file_system import DirectoryEntry, Scratch
-from storage.files.local_files import LocalFile, LocalSmallReads, LocalWriter
+from storage.files.file_system import DirectoryEntry, LocalFile, LocalSmallReads, LocalWriter, Scratch
 from tests.support.crash_disk import PAGE_BYTES, Operation
 from tests.support.crash_file_system import CrashFileSystem, RecordingWriter
 

@@ -20,13 +20,13 @@ from spark_mq.remoting import (
     write_body,
 )
 from spark_mq.remoting.administration import SubscriptionGroupTable, TopicOffset, TopicStatsTable
-from spark_mq.remoting.headers_and_bodies import read_header
+from spark_mq.remoting.command import read_header
 from spark_mq.remoting.messages import EndTransactionRequest, SendBackRequest, SendMessageRequest, decode_batch
 from spark_mq.remoting.routes import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from spark_mq.sink.live_routes import BodyLimit, KnownLimits, limit_of
 from storage.format.properties import decode_properties
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, encode_offset_message_id, encode_record
-from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
+from storage.format.typed_json import SubscriptionGroupConfig, TopicConfig
 from storage.rules.response_codes import ResponseCode
 from tests.support.message_builder import make_message
 from tests.support.planned_server import Peer, PlannedServer

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from storage.files.file_system import LocalWriter
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalWriter
 
 PATIENCE_S = 120
 """How long a test waits for what must come; it is no measure of anything."""

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.send_back import CURRENT_VERSION
+from spark_mq.broker.put_plan import CURRENT_VERSION
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings, Credentials
@@ -31,7 +31,8 @@ from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.testing.ports import free_ports as free_ports
 from storage.errors import StateFileError
 from storage.names import address_text, same_address
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
 from tests.support import own_servers
 from tests.support.places import PROJECT
 from tests.support.waiting import await_route

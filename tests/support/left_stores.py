@@ -25,7 +25,8 @@ from storage.delay.schedule import deliver_due
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, host_text
 from storage.rules.half_messages import HALF_TOPIC, TransactionState
 from storage.rules.response_codes import ResponseCode
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
 from storage.tables.topics import TopicConfig
 from tests.support.broker_handlers import Returner, Send, Sender, back_request, end_transaction
 from tests.support.held_check import check_half_messages

@@ -6,10 +6,10 @@ import struct
 import zlib
 
 from spark_mq.remoting import write_body
-from spark_mq.remoting.headers_and_bodies import write_texts
+from spark_mq.remoting.command import write_texts
 from spark_mq.remoting.routes import RegisterBrokerBody
 from storage.format.fastjson import quoted
-from storage.format.table_entries import DataVersion, TopicConfig
+from storage.format.typed_json import DataVersion, TopicConfig
 
 _SIZE = struct.Struct(">i")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.settings.releases import SHORT_TOPIC_LIMIT, parse_broker_version, release_of
+from storage.settings.nouns import SHORT_TOPIC_LIMIT, parse_broker_version, release_of
 from tests.support.java_broker import RELEASE
 
 RELEASES = ("4.9.7", "5.0.0", "5.1.4", "5.2.0", "5.3.3", "5.4.0", "5.5.0")
@@ -26,7 +26,7 @@ def release_table() -> str:
 
 
 def refused(release: str) -> list[str]:
-    """What is not written for it, as the table of `storage.settings.releases` says."""
+    """What is not written for it, as the table of `storage.settings.nouns` says."""
     broker = release_of(parse_broker_version(release))
     parts = []
     if not broker.has_timer:

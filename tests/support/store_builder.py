@@ -13,9 +13,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage.format.arrays import struct_of
+from storage.format.arrays import body_crc, string_hash, struct_of
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE
-from storage.format.java_hash import body_crc, string_hash
 from storage.format.record import (
     BLANK,
     BLANK_SIZE,

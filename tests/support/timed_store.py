@@ -15,7 +15,7 @@ from storage.format.record import Message
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import TimerConfig
-from storage.tables.delay_progress import read_timer_checkpoint
+from storage.tables.masters import read_timer_checkpoint
 from tests.support.clock import Clock
 from tests.support.served import served
 

@@ -28,7 +28,7 @@ from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch
 from storage.files.local_file_system import LocalFileSystem
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from storage import MessageStore
 from storage.dispatch.recovery_plan import RecoveryReport
 from storage.errors import StorageError
-from storage.log.checkpoint import read_checkpoint
+from storage.log.commit_log import read_checkpoint
 from storage.recovery.verify import verify
 from storage.tables.topics import TopicTable
 from tests.torture.kind import Kind, Outcome

@@ -11,8 +11,8 @@ from spark_mq.controller.journal import FILE_NAME, encode_record, open_journal, 
 from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import ControllerState, WholeState, decode_event, encode_event
 from spark_mq.remoting import BodyError, RequestCode, write_body
+from spark_mq.remoting.command import write_texts
 from spark_mq.remoting.controllers import SyncStateSet
-from spark_mq.remoting.headers_and_bodies import write_texts
 from spark_mq.remoting_server.peer import Caller
 from storage.errors import StateFileError
 from tests.controller.asking import NAME, in_sync

@@ -28,7 +28,6 @@ import storage.recovery.offsets_ahead
 import storage.recovery.opening
 import storage.retention
 import storage.rules.retry_rows
-import storage.tables.broker_names
 import storage.tables.topics
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.broker_store import BrokerStore
@@ -42,9 +41,8 @@ from spark_mq.remoting_server.channel import Channel, Turns
 from spark_mq.remoting_server.pools import Processor, RequestPool
 from spark_mq.remoting_server.server import RemotingServer
 from spark_mq.sink.exact_commit import ExactCommit
-from storage.batch.intent import drop_intent, load_intents
+from storage.batch.intent import NOTHING, drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
-from storage.batch.redo import NOTHING
 from storage.batch.staged_segment import SegmentReader, StagedBatch
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
@@ -377,7 +375,7 @@ def names_are_not_told() -> AbstractContextManager[Any]:
 
 def first_of_two_names_is_taken() -> AbstractContextManager[Any]:
     """Of the names that a renamed broker's topics tell."""
-    return mock.patch.object(storage.tables.broker_names, "_only", lambda names: names[0] if names else None)
+    return mock.patch.object(storage.tables.topics, "_only", lambda names: names[0] if names else None)
 
 
 def old_name_stays() -> AbstractContextManager[Any]:

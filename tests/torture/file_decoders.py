@@ -16,8 +16,7 @@ from storage.format import consume_queue as entries_format
 from storage.format import delay, record
 from storage.format.keys import index_file_size
 from storage.index import store as index_store
-from storage.index import writer as index_writer
-from storage.log import checkpoint, commit_log
+from storage.log import commit_log
 from storage.queues import consume_queue
 from storage.queues import ext as consume_queue_ext
 from tests.support.message_builder import make_message
@@ -112,7 +111,7 @@ def _read_index(content: bytes, directory: Path) -> bool:
         reachable = int(file.reachable_items().sum())
         hits = _look_up(file)
         if file.header().index_count <= _ITEMS and content[-1:] > b"\x80":
-            index_writer.IndexWriter(UnsyncedFileSystem(), store, lambda: 1)
+            index_store.IndexWriter(UnsyncedFileSystem(), store, lambda: 1)
             _look_up(file)
     return bool(hits and reachable)
 
@@ -175,7 +174,7 @@ def _timer_logs(samples: Samples) -> list[bytes]:
 
 def _read_pages(content: bytes, directory: Path) -> bool:
     """The two checkpoints: any bytes are read, and what was read is written the same."""
-    page = checkpoint.encode_checkpoint(checkpoint.decode_checkpoint(content))
+    page = commit_log.encode_checkpoint(commit_log.decode_checkpoint(content))
     assert len(content) < 48 or page[:48] == content[:48]
     timer_page = delay.encode_timer_checkpoint(delay.decode_timer_checkpoint(content))
     assert timer_page[:56] == content[:56].ljust(56, b"\0")

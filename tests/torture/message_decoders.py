@@ -27,9 +27,8 @@ from storage.format import batch_items, properties, record, record_batch, record
 from storage.format.record_batch import Records
 from storage.names import validate_broker_name, validate_group, validate_path_element, validate_topic
 from storage.rules import half_messages, inner_messages, topics
-from storage.rules.inner_messages import columns_of, few_block
+from storage.rules.inner_messages import Limits, columns_of, few_block
 from storage.rules.response_codes import RequestRefusedError
-from storage.rules.sizes import Limits
 from storage.tables.topics import TopicConfig
 from storage.transaction import half_queue, outcomes
 from tests.support.broker_handlers import Send

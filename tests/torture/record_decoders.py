@@ -14,7 +14,7 @@ import zstandard
 
 from storage.errors import CorruptRecordError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format import java_hash, record, record_batch
+from storage.format import arrays, record, record_batch
 from storage.format.record import Message
 from storage.log import commit_log
 from tests.support.message_builder import make_message
@@ -91,7 +91,7 @@ def _compare(content: bytes, records: record_batch.Records) -> None:
     assert [topic.decode(errors="replace") for topic in records.topics().to_pylist()] == [row.topic for row in rows]
     assert records.host_texts("born_host").to_pylist() == [record.host_text(row.born_host) for row in rows]
     assert records.message_ids().to_pylist() == [row.msg_id for row in rows]
-    crcs = [not row.body or java_hash.body_crc(row.body) == row.body_crc for row in rows]
+    crcs = [not row.body or arrays.body_crc(row.body) == row.body_crc for row in rows]
     assert records.crc_agrees().tolist() == crcs
     try:
         plain: list[bytes] | None = [row.plain_body for row in rows]

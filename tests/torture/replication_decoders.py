@@ -27,7 +27,7 @@ from storage.format.replication import (
     encode_from_slave,
 )
 from storage.ha.sessions import Introduced, MasterSession, Refused, SlaveSession, StartRequested
-from storage.tables.topics import TOPICS_FILE
+from storage.tables.document import TOPICS_FILE
 from tests.torture.decoders import JSON_TOWERS, Decoder
 from tests.torture.mutations import JSON_WORDS
 from tests.torture.samples import Samples

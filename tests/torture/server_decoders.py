@@ -42,7 +42,7 @@ from spark_mq.remoting import (
 )
 from spark_mq.remoting import consumers as client
 from spark_mq.remoting import routes as route
-from spark_mq.remoting.request_runs import LEAST, RequestRun, RunReader, encode_answers
+from spark_mq.remoting.frames import RUN_LEAST, RequestRun, RunReader, encode_answers
 from spark_mq.remoting_server.peer import Caller
 from storage import open_store
 from storage.errors import StateFileError
@@ -344,7 +344,7 @@ def _runs(samples: Samples) -> list[bytes]:
                     opaque=number
                 )
             )
-            for number in range(LEAST + 2)
+            for number in range(RUN_LEAST + 2)
         )
         for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE)
     ]

@@ -16,7 +16,7 @@ from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch
 from storage.delay.schedule import deliver_due
-from storage.files.local_files import LocalWriter
+from storage.files.file_system import LocalWriter
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig, IndexConfig
 from storage.tables.offline_changes import write_group_offsets

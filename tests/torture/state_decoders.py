@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from spark_mq.broker.consumer_filters import ConsumerFilters
 from storage import StoreConfig
-from storage.batch import intent, redo, staged_segment
+from storage.batch import intent, staged_segment
 from storage.batch.intent import DeadLetterFile
 from storage.batch.staged_segment import StagedSegment
 from storage.delay import schedule
 from storage.delay.timer_store import TimerMetrics
-from storage.dispatch import store_ends
+from storage.dispatch import writer as dispatch_writer
 from storage.errors import ConfigurationError, StateFileError, StorageError
-from storage.files import atomic_file, syncs
+from storage.files import local_file_system, syncs
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import delay, fastjson
 from storage.format.bloom_filter import BloomFilter
@@ -38,7 +38,7 @@ from storage.tables.consumer_groups import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
-from storage.tables.delay_progress import DelayOffsets, FollowedTimer
+from storage.tables.masters import DelayOffsets, FollowedTimer
 from storage.tables.topics import MappingItem, TopicConfig, TopicQueueMapping, TopicQueueMappingTable, TopicTable
 from storage.transaction.progress import TransactionCounts
 from tests.support.message_builder import HOST_V4
@@ -134,7 +134,7 @@ def _read_backed_up(content: bytes, directory: Path) -> bool:
     main, _, backup = content.partition(b"\n\n\n")
     write_over(directory / "topics.json", main)
     write_over(directory / "topics.json.bak", backup)
-    loaded = atomic_file.read_with_backup(str(directory / "topics.json"), TopicTable.load)
+    loaded = local_file_system.read_with_backup(str(directory / "topics.json"), TopicTable.load)
     assert loaded.value is not None or loaded.path is None
     return loaded.value is not None
 
@@ -435,7 +435,7 @@ DECODERS: Sequence[Decoder] = (
         _hints,
         _kept(
             "hint.json",
-            lambda root: store_ends.load_hint(_FILES, root) is not None,
+            lambda root: dispatch_writer.load_hint(_FILES, root) is not None,
             lambda content: _with_sum_ahead(content) if len(content) % 2 else content,
         ),
     ),
@@ -444,7 +444,7 @@ DECODERS: Sequence[Decoder] = (
     of_json(
         "rows that were torn",
         lambda samples: [as_json([[4096, 300], [4396, 120]])],
-        _kept("torn_rows.json", lambda root: bool(redo.load_torn_rows(_FILES, root))),
+        _kept("torn_rows.json", lambda root: bool(intent.load_torn_rows(_FILES, root))),
         (StateFileError,),
     ),
     of_json("manifest of a quarantine", _manifests, _read_manifest, (StateFileError,)),

@@ -11,7 +11,7 @@ from storage.errors import StorageError
 from storage.format.record import decode_record
 from storage.queues.scan import scan_queue
 from storage.tables.consumer_groups import ConsumerOffsets, SubscriptionGroupTable
-from storage.tables.delay_progress import DelayOffsets
+from storage.tables.masters import DelayOffsets
 from storage.tables.topics import TopicTable
 
 _TABLES: Mapping[str, Callable[[str, str], object]] = {

@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from storage.index.writer import IndexWriter
+from storage.index.store import IndexWriter
 from storage.log.dispatch import IndexKeys
 from storage.queues.writer import ConsumeQueueWriter
 from tests.support.crash_file_system import CrashFileSystem

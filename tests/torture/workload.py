@@ -26,17 +26,17 @@ from storage.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,
 )
-from storage.files.atomic_file import read_with_backup
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, read_with_backup
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.rules.half_messages import TransactionState, half_message
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import RetentionConfig
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE, TOPICS_FILE
 from storage.tables.offline_changes import write_group_offsets
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.topics import TopicTable
 from tests.support.held_check import check_half_messages
 from tests.support.queue_history import Answer, History, Seen, Sent, see
 from tests.support.stage_rows import BatchRows, stage

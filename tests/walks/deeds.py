@@ -26,7 +26,8 @@ from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration
 from spark_mq.cli.app import app
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request
-from spark_mq.remoting.frames import Connection, FrameLimits
+from spark_mq.remoting.command import FrameLimits
+from spark_mq.remoting.frames import Connection
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.commit import commit_rows
 from spark_mq.sink.options import SinkOptions

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from storage.format.java_hash import CRC_MASK
+from storage.format.arrays import CRC_MASK
 from storage.format.kernels.encode import Parts, hash_texts, join_records
 from storage.format.kernels.ground import (
     BYTES,
@@ -183,7 +183,7 @@ if HAS_CRC:
 
     @kernel(types.boolean(READ, READ_INT64, READ_INT64, LONGS))
     def crcs(data: Any, starts: Any, ends: Any, sums: Any) -> bool:
-        """As `java_hash.crcs_between`. False where a stretch does not lie in the data."""
+        """As `arrays.crcs_between`. False where a stretch does not lie in the data."""
         count = len(sums)
         if len(starts) != count or len(ends) != count:
             return False

@@ -1,6 +1,6 @@
 """Records joined from their parts, and hashes of texts, by compiled loops.
 
-The same as `storage/format/record_parts.py` and `java_hash.py` make with Arrow and NumPy. Java: MessageExtEncoder; String.hashCode.
+The same as `storage/format/record_block.py` and `arrays.py` make with Arrow and NumPy. Java: MessageExtEncoder; String.hashCode.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from storage.format.java_hash import CRC_MASK
+from storage.format.arrays import CRC_MASK
 from storage.format.kernels.ground import (
     BYTES,
     INTS,

@@ -14,7 +14,7 @@ from storage.rules.half_messages import HALF_TOPIC, half_message
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import DelayConfig, TransactionConfig
-from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
+from storage.tables.masters import DELAYS_FILE, DelayOffsets
 from storage.tables.topics import TopicConfig
 from storage.transaction.check import check_half_messages
 from tests.crash.disk_order import ToldDisk

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from storage import StoreConfig
 from storage.files.syncs import note_failed_sync
-from storage.recovery.log_bind import bind_log
+from storage.recovery.opening import bind_log
 from storage.recovery.quarantine import list_quarantines
 from tests.crash.stories.life import ROOMY, START_MS, Life, bodies, expected, kill, put, small_config
 from tests.crash.stories.of_batches import commit

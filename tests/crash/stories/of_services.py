@@ -12,7 +12,7 @@ from unittest import mock
 
 from storage.dispatch.writer import DerivedSync
 from storage.log.writer import LogSync, NextFile
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig

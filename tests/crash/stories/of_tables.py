@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from storage.convert import convert
-from storage.files.atomic_file import write_with_backup
+from storage.files.local_file_system import write_with_backup
 from storage.settings.load import parse_config
 from storage.tables.offline_changes import write_group_offsets
 from tests.crash.disk_order import ToldDisk

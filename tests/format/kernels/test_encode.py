@@ -12,12 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.format import record_parts
-from storage.format.arrays import sealed
-from storage.format.java_hash import string_hash, string_hashes
+from storage.format import record_block
+from storage.format.arrays import sealed, string_hash, string_hashes
 from storage.format.record import HOST_FLAGS
-from storage.format.record_block import OutgoingMessages, encode_block, encode_parts
-from storage.format.record_parts import CompiledJoin, encoded_name, write_commits
+from storage.format.record_block import (
+    CompiledJoin,
+    OutgoingMessages,
+    encode_block,
+    encode_parts,
+    encoded_name,
+    write_commits,
+)
 from tests.format.test_record_parts import arrays, outgoing
 from tests.support.kernels import ON, both, kernels, loaded
 
@@ -37,7 +42,7 @@ def _kernels(compiled: ModuleType) -> None:
 
 @given(outgoing(), st.sampled_from([1, 200, 1_000, 10_000]))
 def test_records_are_the_same(case: tuple[OutgoingMessages, bytes], piece_bytes: int) -> None:
-    with mock.patch.object(record_parts, "PIECE_BYTES", piece_bytes):
+    with mock.patch.object(record_block, "PIECE_BYTES", piece_bytes):
         exact, fast = both(lambda: [piece.tobytes() for piece in encode_parts(*case)[1].pieces()])
     assert fast == exact
     whole, fast_whole = both(lambda: encode_block(*case).data.tobytes())

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import open_store
-from storage.format.arrays import as_int64, sealed
-from storage.format.java_hash import crcs_between
+from storage.format.arrays import as_int64, crcs_between, sealed
 from storage.format.record import BORN_HOST_V6, COMPRESSED, HEADERS, encode_record
 from storage.log.dispatch import DISPATCHED, dispatch, index_keys, queue_entries
 from tests.format.kernels.test_decode import property_strings, records

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
+from storage.batch.intent import Progress, commit_places, first_missing
 from storage.batch.ledger import (
     BEGIN,
     Batch,
@@ -18,7 +19,6 @@ from storage.batch.ledger import (
     outgoing_ledger_message,
     parse_ledger_body,
 )
-from storage.batch.redo import Progress, commit_places, first_missing
 from storage.batch.slices import runs_between, runs_from, stretches_of
 from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun, encode_block
 from storage.put.half_ends import CommitRun

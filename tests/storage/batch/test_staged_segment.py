@@ -24,10 +24,9 @@ from storage.batch.staged_segment import (
 )
 from storage.errors import CorruptRecordError, StorageError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.java_hash import index_key_hash, string_hash
+from storage.format.arrays import index_key_hash, string_hash
 from storage.format.record import Message, decode_record
-from storage.format.record_block import OutgoingMessages, UnjoinedBlock, encode_parts
-from storage.format.record_parts import PIECE_BYTES
+from storage.format.record_block import PIECE_BYTES, OutgoingMessages, UnjoinedBlock, encode_parts
 
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
 SINK = sink_digest("sink", "query").hex()

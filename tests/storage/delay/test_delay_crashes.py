@@ -24,7 +24,7 @@ from storage.failpoints import ENVIRONMENT
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import DelayConfig, FlushConfig
-from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
+from storage.tables.masters import DELAYS_FILE, DelayOffsets
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.places import PROJECT

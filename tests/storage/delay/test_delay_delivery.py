@@ -17,7 +17,7 @@ from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import DelayConfig, RetentionConfig
-from storage.tables.delay_progress import DelayOffsets
+from storage.tables.masters import DelayOffsets
 from tests.support.dying import Killed, kill_at
 from tests.support.served import served
 

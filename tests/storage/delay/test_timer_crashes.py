@@ -15,7 +15,7 @@ import pytest
 from storage.delay import timer_files, timer_recovery, timer_store
 from storage.delay.timer_store import TIMER
 from storage.files.local_file_system import LocalFileSystem
-from storage.tables.delay_progress import FollowedTimer, followed_timer_path
+from storage.tables.masters import FollowedTimer, followed_timer_path
 from tests.storage.delay.test_timer_recovery import java_start
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem

@@ -18,7 +18,7 @@ import pytest
 from storage import StoreConfig, open_store
 from storage.delay.timer_records import LastRolls, due_messages, read_timer_records
 from storage.delay.timer_store import NOTHING_TIMED
-from storage.format.java_hash import string_hash
+from storage.format.arrays import string_hash
 from storage.format.properties import decode_properties
 from storage.queues.scan import scan_queue
 from storage.rules.delays import TIMER_TOPIC

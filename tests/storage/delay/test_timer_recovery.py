@@ -22,7 +22,7 @@ from storage.delay.timer_store import deliver_timed
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import SLOT, UNIT_SIZE, WHEEL_SLOTS
 from storage.rules.delays import TIMER_TOPIC
-from storage.tables.delay_progress import (
+from storage.tables.masters import (
     FollowedTimer,
     followed_timer_path,
     read_followed_timer,

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.dispatch.store_ends import Hint, drop_hint, load_hint, save_hint
+from storage.dispatch.writer import Hint, drop_hint, load_hint, save_hint
 from storage.files.local_file_system import LocalFileSystem
 from storage.log.commit_log import RecordIdentity
 from tests.support.unsynced_files import UnsyncedFileSystem

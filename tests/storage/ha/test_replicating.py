@@ -34,7 +34,7 @@ from storage.ha.epochs import load_epochs
 from storage.ha.follower import FollowerStatus, Following, MasterAddress, MasterAsks, open_following, promote
 from storage.ha.listener import ListenerSettings, LogReader, ReplicationListener, Replicator
 from storage.ha.sessions import Timing
-from storage.log.checkpoint import read_checkpoint
+from storage.log.commit_log import read_checkpoint
 from storage.recovery.verify import verify
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig

@@ -15,8 +15,7 @@ from storage.format.replication import EpochEntry
 from storage.ha import follower
 from storage.ha.epochs import load_epochs, save_epochs
 from storage.ha.follower import truncate_store
-from storage.log.checkpoint import read_checkpoint
-from storage.log.commit_log import CommitLog
+from storage.log.commit_log import CommitLog, read_checkpoint
 from storage.recovery.mending import cut_log
 
 TINY = StoreConfig.tiny()

@@ -10,7 +10,7 @@ import pytest
 
 from storage.errors import IndexGeometryUnknownError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.java_hash import index_key_hash
+from storage.format.arrays import index_key_hash
 from storage.format.keys import HEADER_SIZE, HEADER_STRUCT, ITEM_STRUCT, index_file_size
 from storage.index.store import IndexStore
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines

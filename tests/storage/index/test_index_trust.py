@@ -13,7 +13,7 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.keys import HEADER_STRUCT, ITEM_STRUCT
 from storage.index.store import IndexTrust, drop_index_trust, has_index_trust, load_index_trust, save_index_trust
-from storage.log.checkpoint import decode_checkpoint
+from storage.log.commit_log import decode_checkpoint
 from tests.support.broker_index import put_keys
 from tests.support.unsynced_files import UnsyncedFileSystem
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.files.local_file_system import LocalFileSystem
-from storage.index.store import IndexStore
-from storage.index.writer import IndexWriter, mend_chains
+from storage.index.store import IndexStore, IndexWriter, mend_chains
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import IndexKeys, dispatch, index_keys
 from tests.support.broker_index import lose_slots, put_keys

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.index import writer as kept
-from storage.index.store import IndexFile
-from storage.index.writer import MANY_PAGES, PAGE_ROWS, OpenSlots
+from storage.index import store as kept
+from storage.index.store import MANY_PAGES, PAGE_ROWS, IndexFile, OpenSlots
 
 SLOTS = 20 * PAGE_ROWS + 7
 CONFIG = replace(

@@ -13,7 +13,7 @@ from jobs import rebuild_queues as rebuilding
 from storage import MessageStore, StoreConfig, open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.ha.follower import truncate_store
-from storage.log.checkpoint import PAGE_SIZE, Checkpoint, decode_checkpoint, encode_checkpoint, read_checkpoint
+from storage.log.commit_log import PAGE_SIZE, Checkpoint, decode_checkpoint, encode_checkpoint, read_checkpoint
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError
-from storage.files.file_system import Scratch
+from storage.files.file_system import LocalFile, Scratch
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalFile
 from storage.format.record import encode_record
 from storage.log.commit_log import CommitLog
 from tests.oracle.damage import files, walk

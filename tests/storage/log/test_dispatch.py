@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.arrays import index_key_hash
 from storage.format.delay import parse_delay_levels
-from storage.format.java_hash import index_key_hash
 from storage.format.record import Message, encode_record
 from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from storage.rules.put_guards import ALL_IN_SET
-from storage.service.replica_acks import AckFrontier, CopiesWanted
+from storage.service.put_group import AckFrontier, CopiesWanted
 
 
 def test_a_put_is_settled_when_so_many_copies_reach_its_end() -> None:

@@ -18,8 +18,7 @@ from storage import StoreConfig, open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import arrays as few
 from storage.format.record_block import stamp
-from storage.index.store import IndexStore
-from storage.index.writer import IndexWriter
+from storage.index.store import IndexStore, IndexWriter
 from storage.log.dispatch import IndexKeys
 from storage.log.writer import place
 from storage.rules.inner_messages import InnerMessage

@@ -33,8 +33,8 @@ from storage.errors import (
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.properties import decode_properties
 from storage.format.record_batch import Records
-from storage.put.put import PutOptions, message_rules
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
+from storage.put.settings import PutOptions, message_rules
 from storage.queues.scan import scan_queue
 from storage.recovery.verify import Kind
 from storage.rules.half_messages import TransactionState

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.dispatch.store_ends import load_hint
+from storage.dispatch.writer import load_hint
 from storage.errors import StorageError, StoreNotWritableError
+from storage.files.file_system import LocalWriter
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.local_files import LocalWriter
-from storage.log.checkpoint import decode_checkpoint, read_checkpoint
+from storage.log.commit_log import decode_checkpoint, read_checkpoint
 from storage.recovery.verify import verify
 from storage.tables.topics import TopicTable
 from tests.support.served import served

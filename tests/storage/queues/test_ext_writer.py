@@ -19,9 +19,9 @@ from jobs.verify_store import verify_store
 from storage import open_store
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.arrays import string_hash
 from storage.format.bloom_filter import BitTest, BloomFilter
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, ext_address, ext_position, is_ext_address
-from storage.format.java_hash import string_hash
 from storage.log.dispatch import QueueEntries
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt, ConsumeQueueExtWriter

@@ -21,9 +21,8 @@ import pyarrow as pa
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.files.file_system import DirectoryEntry
+from storage.files.file_system import DirectoryEntry, LocalSmallReads, LocalWriter
 from storage.files.local_file_system import REPORTS_ALL_ERRORS, LocalFileSystem
-from storage.files.local_files import LocalSmallReads, LocalWriter
 from storage.settings.nouns import CommitLogConfig, IndexConfig
 from tests.support.places import PROJECT
 

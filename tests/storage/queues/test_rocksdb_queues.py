@@ -30,9 +30,10 @@ from storage.format.consume_queue import ENTRY, ENTRY_SIZE
 from storage.format.window_decoder import Wanted
 from storage.queues.derived import DerivedQueue, DerivedQueueStore
 from storage.queues.scan import scan_queue
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE, TOPICS_FILE
 from storage.tables.offline_changes import create_topic
-from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
+from storage.tables.topics import TopicConfig, TopicTable
 from tests.storage.test_version_stores import expected, lines, read_all
 from tests.support.fixture_stores import Fixture, unpack_left
 from tests.support.store_builder import StoreBuilder

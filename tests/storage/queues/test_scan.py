@@ -10,7 +10,7 @@ import pytest
 
 from storage import open_store
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
-from storage.format.java_hash import string_hash
+from storage.format.arrays import string_hash
 from storage.queues.scan import TagsWanted, scan_queue
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 from tests.support.message_builder import StoreBuilder

@@ -8,7 +8,7 @@ import pytest
 
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
-from storage.recovery.log_bind import bind_log
+from storage.recovery.opening import bind_log
 from storage.settings.load import load_config
 
 FILE_SIZE = 65_536

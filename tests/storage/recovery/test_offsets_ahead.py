@@ -18,14 +18,13 @@ from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.ha.follower import promote
-from storage.log.checkpoint import read_checkpoint, write_checkpoint
+from storage.log.commit_log import read_checkpoint, write_checkpoint
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, op_messages
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.load import StoreConfig
 from storage.store import MessageStore
-from storage.tables.consumer_groups import OFFSETS_FILE
-from storage.tables.delay_progress import DELAYS_FILE
-from storage.tables.masters import note_followed_master
+from storage.tables.document import OFFSETS_FILE
+from storage.tables.masters import DELAYS_FILE, note_followed_master
 from tests.support.timed_store import NOW, TimedStore
 
 STATIC = {"topicQueueMappingInfoMap": {"static": {"topic": "static", "bname": "b", "hostedQueues": {}}}}

@@ -16,7 +16,7 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.errors import StoreDamagedError, StoreLockedError, StoreNotFoundError, StoreNotWritableError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
-from storage.log.checkpoint import decode_checkpoint
+from storage.log.commit_log import decode_checkpoint
 from tests.support.fixture_stores import Fixture, golden_lines
 
 FILES = LocalFileSystem()

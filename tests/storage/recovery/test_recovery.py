@@ -13,10 +13,10 @@ import pytest
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.errors import StoreDamagedError, StoreLockedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.java_hash import index_key_hash
+from storage.format.arrays import index_key_hash
 from storage.format.keys import HEADER, HEADER_SIZE
 from storage.format.record import encode_record
-from storage.index.writer import mend_chains
+from storage.index.store import mend_chains
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.message_builder import FIRST_STORE_TIME_MS, StoreBuilder
 from tests.support.shares import one_in

@@ -9,8 +9,8 @@ import pytest
 
 from storage import MessageStore, StoreConfig, open_store
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.arrays import string_hash
 from storage.format.consume_queue import ENTRY_SIZE
-from storage.format.java_hash import string_hash
 from storage.rules.inner_messages import InnerMessage
 from tests.support.served import served
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import StoreConfig, open_store
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 

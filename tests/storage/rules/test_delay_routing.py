@@ -10,7 +10,7 @@ import pytest
 
 from storage.errors import PutRefusedError
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.delays import Congestion, DelayWish, Waits, is_slot_full, judge_delays, route_delayed
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.load import parse_config

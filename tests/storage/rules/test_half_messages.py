@@ -17,7 +17,7 @@ import pytest
 from storage import Message, MessageStore, open_store
 from storage.errors import PutRefusedError
 from storage.format.record import HOST_FLAGS, committed_flags
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.half_messages import (
     CHECK_TIMES,
     FIRST_OFFSET,
@@ -41,7 +41,7 @@ from storage.rules.half_messages import (
     with_property,
 )
 from storage.rules.inner_messages import InnerMessage, InnerMessages, encode_properties
-from storage.settings.releases import parse_broker_version, release_of
+from storage.settings.nouns import parse_broker_version, release_of
 from tests.support.fixture_stores import Fixture
 from tests.support.served import served
 

@@ -19,13 +19,13 @@ from storage.rules.inner_messages import (
     EncodedMessage,
     InnerMessage,
     InnerMessages,
+    Limits,
     columns_of,
     encode_properties,
     few_block,
     outgoing_messages,
     read_back,
 )
-from storage.rules.sizes import Limits
 from storage.store import MessageStore
 from tests.support.fixture_stores import Fixture
 

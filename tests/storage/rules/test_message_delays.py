@@ -16,7 +16,7 @@ import pytest
 
 from storage import open_store
 from storage.errors import PutRefusedError
-from storage.format.java_hash import index_key_hash, string_hash
+from storage.format.arrays import index_key_hash, string_hash
 from storage.format.properties import EARLIER_LIFE, MADE_ANEW
 from storage.format.record import Message, decode_record
 from storage.format.record_block import DUE_IN, encode_block

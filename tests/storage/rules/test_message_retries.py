@@ -12,17 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_mq.broker.send_back import retry_or_dead_letter
+from spark_mq.broker.put_plan import retry_or_dead_letter
 from storage.format.properties import MADE_ANEW
 from storage.format.record import Message, decode_record
 from storage.format.record_block import OutgoingMessages, encode_block
 from storage.rules.delays import route_delayed
-from storage.rules.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage, Limits
 from storage.rules.message_rows import MessageRows, Prepared
 from storage.rules.retries import RetryRules
 from storage.rules.retry_rows import Returned, ReturnedRows, ReturnRules
 from storage.rules.row_rules import MessageRules
-from storage.rules.sizes import Limits
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.consumer_groups import SubscriptionGroupConfig

@@ -20,7 +20,7 @@ from spark_mq.source.rows import COLUMNS as SOURCE_COLUMNS
 from spark_mq.source.rows import KAFKA_COLUMNS, Column, RowSource, arrow_schema, to_record_batch
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.java_hash import index_key_hash, string_hash
+from storage.format.arrays import index_key_hash, string_hash
 from storage.format.properties import EARLIER_LIFE, MADE_ANEW
 from storage.format.record import Message, decode_record, has_queue_entry
 from storage.format.record_batch import Records

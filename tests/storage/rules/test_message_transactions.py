@@ -18,7 +18,7 @@ import pytest
 
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import RowIllegalError
-from storage.format.java_hash import index_key_hash, string_hash
+from storage.format.arrays import index_key_hash, string_hash
 from storage.format.properties import EARLIER_LIFE, MADE_ANEW
 from storage.format.record import Message, decode_record
 from storage.format.record_block import OutgoingMessages, encode_block

@@ -28,8 +28,8 @@ class Rule(NamedTuple):
 REQUEST, SEND, SEND_BACK, END = (
     f"spark_mq.broker.{name}" for name in ("put_plan", "send", "send_back", "end_transaction")
 )
-DELAYS, HALVES, INNER, RETRIES, SIZES = (
-    f"storage.rules.{name}" for name in ("delays", "half_messages", "inner_messages", "retries", "sizes")
+DELAYS, HALVES, INNER, RETRIES, TOPICS = (
+    f"storage.rules.{name}" for name in ("delays", "half_messages", "inner_messages", "retries", "topics")
 )
 PRIORITIES = "storage.rules.priorities"
 CLIENT = "spark_mq.client.outgoing_messages"
@@ -40,8 +40,7 @@ PUT, SETTINGS, HALF_ENDS, CHECK = (
     *("storage.put.put", "storage.put.settings", "storage.put.half_ends"),
     "storage.transaction.check",
 )
-FLAGS, COMMIT_RECORDS = "storage.format.record", "storage.format.record_parts"
-GUARDS, TOPICS = (f"storage.rules.{name}" for name in ("put_guards", "topics"))
+FLAGS, COMMIT_RECORDS = "storage.format.record", "storage.format.record_block"
 
 RULES = [
     # A message waits
@@ -54,12 +53,12 @@ RULES = [
     Rule("the queues of rows' priorities", PRIORITIES, "read_priorities", COLUMNS),
     Rule("which text is a priority", PRIORITIES, "parse_priority", PRIORITIES),
     # How large
-    Rule("sizes of topic, properties, body, record", SIZES, "excesses", f"{SIZES} {COLUMNS} {ROW_RETRIES} {CLIENT}"),
-    Rule("sizes of a request", SIZES, "refuse_excess", REQUEST),
-    Rule("sizes of a request's batch", SIZES, "refuse_first_excess", REQUEST),
-    Rule("sizes of what a broker itself puts", SIZES, "refuse_any_excess", f"{INNER} spark_mq.broker.send"),
-    Rule("a record that the timer can read", SIZES, "timer_record_limit", f"{SIZES} storage.delay.timer_records"),
-    Rule("length of a topic's name", SIZES, "topic_limit", f"{GUARDS} {ROW_RETRIES}"),
+    Rule("sizes of topic, properties, body, record", INNER, "excesses", f"{INNER} {COLUMNS} {ROW_RETRIES} {CLIENT}"),
+    Rule("sizes of a request", INNER, "refuse_excess", REQUEST),
+    Rule("sizes of a request's batch", INNER, "refuse_first_excess", REQUEST),
+    Rule("sizes of what a broker itself puts", INNER, "refuse_any_excess", f"{INNER} spark_mq.broker.send"),
+    Rule("a record that the timer can read", INNER, "timer_record_limit", f"{INNER} storage.delay.timer_records"),
+    Rule("length of a topic's name", INNER, "topic_limit", f"{TOPICS} {ROW_RETRIES}"),
     # Transactions
     Rule("rejection of transactions", HALVES, "takes_transactions", f"{REQUEST} {SETTINGS}"),
     Rule("which messages become no halves", HALVES, "half_refusals", f"{HALVES} {COLUMNS} {CLIENT}"),
@@ -73,12 +72,12 @@ RULES = [
     Rule("how often a message failed", RETRIES, "next_reconsume_times", f"{SEND_BACK} {ROW_RETRIES}"),
     Rule("what a message sent back says", RETRIES, "sent_back_says", f"{RETRIES} {ROW_RETRIES}"),
     Rule("whether a group takes messages back", RETRIES, "return_bar", f"{SEND_BACK} {ROW_RETRIES}"),
-    Rule("how often a group tries again", RETRIES, "most_retries", f"{SEND_BACK} {ROW_RULES} {ROW_RETRIES}"),
-    Rule("what is sent to a retry topic too often", RETRIES, "is_sent_too_often", f"{SEND_BACK} {ROW_RETRIES}"),
+    Rule("how often a group tries again", RETRIES, "most_retries", f"{REQUEST} {ROW_RULES} {ROW_RETRIES}"),
+    Rule("what is sent to a retry topic too often", RETRIES, "is_sent_too_often", f"{REQUEST} {ROW_RETRIES}"),
     # Guards
-    Rule("state of the store, body, topic", GUARDS, "check_before_put", REQUEST),
-    Rule("inner batches", GUARDS, "check_inner_batch", REQUEST),
-    Rule("batch consume queues", TOPICS, "has_batch_queues", f"{GUARDS} {TOPICS}"),
+    Rule("state of the store, body, topic", TOPICS, "check_before_put", REQUEST),
+    Rule("inner batches", TOPICS, "check_inner_batch", REQUEST),
+    Rule("batch consume queues", TOPICS, "has_batch_queues", TOPICS),
     # Topics
     Rule("start gate", TOPICS, "check_start", f"{SEND} {SETTINGS}"),
     Rule("which topic takes a message", TOPICS, "check_topic", f"{SEND} {TOPICS}"),
@@ -151,4 +150,4 @@ def test_a_caller_is_told_from_who_only_imports_or_has_another_function_of_that_
     rule = Rule("", DELAYS, "judge_delays", "")
     assert calls(ROW_RETRIES, rule)
     assert not calls(SEND, rule)
-    assert not calls(ROW_RETRIES, rule._replace(module=SIZES))
+    assert not calls(ROW_RETRIES, rule._replace(module=INNER))

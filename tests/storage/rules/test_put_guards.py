@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from storage.errors import PutRefusedError
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.put_guards import (
     ALL_IN_SET,
     NO_COPIES,

@@ -9,8 +9,8 @@ import pytest
 
 from storage import open_store
 from storage.errors import MessageIllegalError, PutRefusedError
-from storage.put_status import PutStatus
-from storage.rules.sizes import Limits, Numbers, Sizes, Truths, excesses, refuse_any_excess, refuse_excess
+from storage.pending import PutStatus
+from storage.rules.inner_messages import Limits, Numbers, Sizes, Truths, excesses, refuse_any_excess, refuse_excess
 from tests.support.fixture_stores import Fixture
 
 LIMITS = Limits(1_000)

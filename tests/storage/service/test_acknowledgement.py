@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 
-from storage.put_status import PutStatus
-from storage.service.put_group import Acknowledgement
-from storage.service.replica_acks import ReplicaAcks
+from storage.pending import PutStatus
+from storage.service.put_group import Acknowledgement, ReplicaAcks
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from storage import StoreConfig, open_store
-from storage.dispatch.store_ends import EVERYTHING, Confirmed
+from storage.dispatch.writer import EVERYTHING, Confirmed
 from storage.files.local_file_system import LocalFileSystem
 from storage.ha.follower import FollowedLog
 from storage.ha.sessions import Received
-from storage.log.checkpoint import read_checkpoint
-from storage.put_status import PutStatus
+from storage.log.commit_log import read_checkpoint
+from storage.pending import PutStatus
 from storage.recovery.verify import verify
 from storage.rules.inner_messages import InnerMessage
 from storage.service import put_service

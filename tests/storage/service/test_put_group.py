@@ -12,7 +12,7 @@ import pytest
 
 from storage import open_store
 from storage.errors import MessageIllegalError, StoreNotWritableError
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.service import put_service
 from storage.service.put_group import GROUP_MESSAGES, JoinedPut, PutGroup, PutMessageResult, append_together

@@ -19,9 +19,9 @@ import pytest
 from spark_mq.broker.put_plan import state_now
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import MessageIllegalError, RowIllegalError, StoreNotWritableError
-from storage.log.checkpoint import read_checkpoint
+from storage.log.commit_log import read_checkpoint
+from storage.pending import PutStatus
 from storage.put.settings import PutSettings
-from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.message_rows import MessageRows
 from storage.rules.put_guards import BrokerState

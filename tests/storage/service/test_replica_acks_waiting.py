@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from storage.put_status import PutStatus
-from storage.service.replica_acks import ReplicaAcks
+from storage.pending import PutStatus
+from storage.service.put_group import ReplicaAcks
 from storage.settings.load import parse_config
 
 

@@ -17,7 +17,7 @@ from storage.ha.follower import FollowedLog
 from storage.ha.sessions import Received
 from storage.log.dispatch import QueueEntries
 from storage.queues.get import GetStatus
-from storage.queues.positions import read_positions
+from storage.queues.store import read_positions
 from storage.service import served_store
 from storage.service.put_service import PutService
 from storage.service.served_store import MessageFilter, RawGet, ServedStore, TransferLimits

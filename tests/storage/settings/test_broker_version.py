@@ -14,7 +14,7 @@ from storage.errors import ConfigurationError, PutRefusedError, RowIllegalError
 from storage.rules.half_messages import OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.load import parse_config
-from storage.settings.releases import UNNAMED, parse_broker_version, release_of
+from storage.settings.nouns import UNNAMED, parse_broker_version, release_of
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 

@@ -10,7 +10,7 @@ import pytest
 from storage import StoreConfig, open_store
 from storage.errors import ForeignLogError
 from storage.files.local_file_system import LocalFileSystem
-from storage.recovery.log_bind import bind_log
+from storage.recovery.opening import bind_log
 
 
 def test_a_log_that_another_process_has_open_for_writing_is_not_bound(tmp_path: Path) -> None:

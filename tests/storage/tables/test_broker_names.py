@@ -9,8 +9,7 @@ import pytest
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import StoreConfig, load_config, parse_config
 from storage.settings.nouns import SendConfig
-from storage.tables.broker_names import BrokerNames, broker_names, named_brokers, with_names
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import BrokerNames, TopicConfig, TopicTable, broker_names, named_brokers, with_names
 from tests.support.fixture_stores import Fixture
 
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from storage.errors import NameIllegalError, StateFileError
+from storage.format.typed_json import DataVersion
 from storage.tables.consumer_groups import ConsumerOffsets
-from storage.tables.document import DataVersion
 from tests.support.places import VECTORS
 
 TEXT = (VECTORS / "config" / "consumerOffset.json").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ import pytest
 from storage import open_store
 from storage.errors import ForeignLogError, StoreLockedError, StoreNotFoundError
 from storage.files.local_file_system import LocalFileSystem
-from storage.recovery.log_bind import bind_log
+from storage.recovery.opening import bind_log
 from storage.settings.load import load_config
 from storage.tables.surroundings import binding_path
 from tests.support.places import PROJECT

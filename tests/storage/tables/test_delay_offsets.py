@@ -7,8 +7,8 @@ import json
 import pytest
 
 from storage.errors import StateFileError
-from storage.tables.delay_progress import DelayOffsets
-from storage.tables.document import DataVersion
+from storage.format.typed_json import DataVersion
+from storage.tables.masters import DelayOffsets
 from tests.support.places import VECTORS
 
 TEXT = (VECTORS / "config" / "delayOffset.json").read_text(encoding="utf-8")

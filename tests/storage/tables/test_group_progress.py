@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import NameIllegalError, StateFileError, StoreLockedError
-from storage.files.atomic_file import write_with_backup
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, write_with_backup
 from storage.tables import offline_changes
 from storage.tables.consumer_groups import ConsumerOffsets, SubscriptionGroupTable
 from storage.tables.offline_changes import write_group_offsets

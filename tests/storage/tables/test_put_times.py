@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from storage.tables.put_statistics import PutTimes
 
 NOW_MS = 1_800_000_000_000

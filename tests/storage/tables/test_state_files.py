@@ -14,13 +14,13 @@ import pytest
 
 from storage import MessageStore, open_store
 from storage.delay.timer_store import TimerMetrics
-from storage.dispatch.store_ends import load_hint
+from storage.dispatch.writer import load_hint
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
 from storage.index.store import IndexTrust, load_index_trust, save_index_trust
 from storage.rules.half_messages import HALF_TOPIC
 from storage.tables.consumer_groups import ConsumerOffsets, SubscriptionGroupTable
-from storage.tables.delay_progress import DelayOffsets
+from storage.tables.masters import DelayOffsets
 from storage.tables.topics import TopicQueueMappingTable, TopicTable
 from storage.transaction.progress import TransactionCounts
 from tests.support.fixture_stores import Fixture

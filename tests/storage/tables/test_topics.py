@@ -8,7 +8,7 @@ import pytest
 
 from storage.errors import NameIllegalError, StateFileError
 from storage.format import fastjson
-from storage.tables.document import DataVersion
+from storage.format.typed_json import DataVersion
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.places import VECTORS
 

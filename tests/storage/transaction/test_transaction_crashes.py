@@ -24,7 +24,8 @@ from storage.failpoints import ENVIRONMENT
 from storage.rules.half_messages import CHECK_TIMES, DISCARD_TOPIC, GROUP, HALF_TOPIC, IMMUNITY, OP_TOPIC, half_message
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import FlushConfig, TransactionConfig
-from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
+from storage.tables.document import OFFSETS_FILE
 from storage.transaction import check
 from storage.transaction.discard import redrive
 from storage.transaction.progress import TransactionProgress, read_progress

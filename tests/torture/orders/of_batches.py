@@ -12,7 +12,7 @@ _WRITER = "storage.put.store_writer:StoreWriter"
 _COMMIT = "storage.batch.commit"
 _PROGRESS = "storage.batch.sink_progress"
 _SEGMENT = "storage.batch.staged_segment:SegmentWriter"
-_REDO = "storage.batch.redo"
+_INTENT = "storage.batch.intent"
 _SLICES = "storage.batch.slices"
 
 
@@ -29,8 +29,8 @@ ORDERS = (
         "A batch (`storage/batch/commit.py`)",
         f"{_SEGMENT}.append {_SEGMENT}.finish",
         (
-            Step("segment written", "storage.files.local_files:LocalWriter.write"),
-            Step("synced", "storage.files.local_files:LocalWriter.sync"),
+            Step("segment written", "storage.files.file_system:LocalWriter.write"),
+            Step("synced", "storage.files.file_system:LocalWriter.sync"),
             Step("directory synced", f"{_FILES}.sync", within=f"{_SEGMENT}.finish", when=_is_directory),
         ),
         title="Order of a task",
@@ -117,12 +117,12 @@ ORDERS = (
     ),
     Order(
         "A batch (`storage/batch/commit.py`)",
-        f"{_REDO}:mend_batches",
+        f"{_INTENT}:mend_batches",
         (
             Step("segments compared with their sums", "storage.batch.staged_segment:SegmentReader.verify_data"),
-            Step("torn rows noted", f"{_REDO}:_save_torn_rows"),
+            Step("torn rows noted", f"{_INTENT}:_save_torn_rows"),
             Step("rows written again", f"{_FILES}.write", when=path_has("log/")),
-            Step("synced", f"{_REDO}:_Mending.sync"),
+            Step("synced", f"{_INTENT}:_Mending.sync"),
         ),
         title="Order of mending torn rows",
         stories=("opening with a torn row",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from storage.put_status import PutStatus
+from storage.pending import PutStatus
 from tests.torture.steps import Order, Step, path_has
 
 _FILES = "storage.files.local_file_system:LocalFileSystem"

@@ -11,7 +11,7 @@ from tests.torture.steps import Order, Step, is_directory, is_file, path_ends, p
 _FILES = "storage.files.local_file_system:LocalFileSystem"
 _QUEUE = "storage.queues.writer:ConsumeQueueWriter"
 _EXT = "storage.queues.ext:ConsumeQueueExtWriter"
-_INDEX = "storage.index.writer"
+_INDEX = "storage.index.store"
 _SYNC = "storage.dispatch.writer:DerivedSync.run"
 _CONVERSION = "storage.convert:_Converter"
 _PROGRESS = "storage.tables.offline_changes:write_group_offsets"
@@ -140,7 +140,7 @@ ORDERS = (
     ),
     Order(
         "State files (`config/*.json`)",
-        "storage.files.atomic_file:write_with_backup",
+        "storage.files.local_file_system:write_with_backup",
         (
             Step("`NAME.bak`, the old content", f"{_FILES}.replace", when=path_ends(".bak", ".bad")),
             Step(

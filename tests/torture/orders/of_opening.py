@@ -60,7 +60,7 @@ ORDERS = (
             ),
             Step(
                 "index synced",
-                "storage.index.writer:IndexWriter.sync",
+                "storage.index.store:IndexWriter.sync",
                 within="storage.recovery.mending:Indexer.finish",
             ),
             Step("after an unclean stop what a killed writer left of queues synced", f"{_MENDING}:_sync_unflushed"),
@@ -183,13 +183,13 @@ ORDERS = (
         stories=("opening with a missing log file",),
     ),
     Order(
-        "Binding a log (`log_bind.py`)",
-        "storage.recovery.log_bind:bind_log",
+        "Binding a log (`opening.py`)",
+        "storage.recovery.opening:bind_log",
         (
             Step("ROOT's lock", f"{_FILES}.locked", gives=lambda *_, **__: nullcontext()),
-            Step("no process has the log's last file open for writing", "storage.recovery.log_bind:refuse_open_log"),
-            Step("queues and checkpoint compared with the log", "storage.recovery.log_bind:find_disagreement"),
-            Step("`log_binding.json`, replaced whole and synced", "storage.recovery.log_bind:save_binding"),
+            Step("no process has the log's last file open for writing", "storage.recovery.opening:refuse_open_log"),
+            Step("queues and checkpoint compared with the log", "storage.recovery.opening:find_disagreement"),
+            Step("`log_binding.json`, replaced whole and synced", "storage.recovery.opening:save_binding"),
         ),
         stories=("binding a log",),
     ),

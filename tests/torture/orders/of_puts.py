@@ -222,8 +222,8 @@ ORDERS = (
         (
             Step("log synced", f"{_WRITER}.sync_log"),
             Step("queues and index synced", "storage.dispatch.writer:DerivedSync.run"),
-            Step("five longs written in place", f"{_FILES}.write", within="storage.log.checkpoint:write_checkpoint"),
-            Step("synced", f"{_FILES}.sync", within="storage.log.checkpoint:write_checkpoint"),
+            Step("five longs written in place", f"{_FILES}.write", within="storage.log.commit_log:write_checkpoint"),
+            Step("synced", f"{_FILES}.sync", within="storage.log.commit_log:write_checkpoint"),
             Step("`index_synced.json` deleted", "storage.put.store_writer:drop_index_trust"),
         ),
         stories=("closing", "releasing after a minute"),

@@ -25,7 +25,7 @@ _OPENING, _CLOSING, _BATCH = "Opening for writing: ", "Closing: ", "A batch (`st
 _FINISH, _MEND, _BIND = (
     f"{_BATCH} of finishing a batch: ",
     f"{_BATCH} of mending torn rows: ",
-    "Binding a log (`log_bind.py`): ",
+    "Binding a log (`opening.py`): ",
 )
 _TURNS = "tests/files/test_turns.py::"
 _WAITING, _TICKET = (
