@@ -95,11 +95,11 @@ class DeadLetterFile(NamedTuple):
         return file
 
 
-_NAME = re.compile(r"[0-9a-f]{16}-[0-9]+\.json")
+_INTENT_NAME = re.compile(r"[0-9a-f]{16}-[0-9]+\.json")
 _TEMPORARY = ".tmp"
 INTENT_DIRECTORIES = "spark_mq", "spark_mq/intents"
 """The directories of intents in ROOT, the outer one first."""
-_KINDS = {
+_FIELD_KINDS = {
     **dict.fromkeys(("sink_id", "query_id"), str),
     **dict.fromkeys(("batch_id", "lower_bound", "decided_ms", "refused"), int),
     "mirrored": bool,
@@ -186,7 +186,7 @@ def intent_path(root: str, intent: Intent) -> str:
 
 def _decode(content: bytes, path: str) -> Intent:
     line, _, checksum = content.partition(b"\n")
-    if not _NAME.fullmatch(path.rpartition("/")[2]):
+    if not _INTENT_NAME.fullmatch(path.rpartition("/")[2]):
         raise StateFileError(path, 0, 0, "no intent has this name, and nothing else belongs here")
     if checksum != f"{isal_zlib.crc32(line):08x}\n".encode():
         raise StateFileError(path, 2, 1, "the checksum is not that of the first line; the file was changed or torn")
@@ -200,7 +200,7 @@ def _from_document(document: dict[str, Any]) -> Intent:
     document = {"refused": 0} | document  # earlier versions omit it
     if set(document) != set(Intent._fields):
         raise ValueError(f"its fields are {sorted(document)}")
-    for name, kind in _KINDS.items():
+    for name, kind in _FIELD_KINDS.items():
         if type(document[name]) is not kind:
             raise ValueError(f"{name} is {document[name]!r:.40}")
     return Intent(

@@ -187,7 +187,7 @@ class DerivedWriter:
         if name not in self._queue_writers:
             queue = self._queues.get_or_make(validate_path_element("topic", topic), queue_id)
             if end and not queue.first_file_offset < end <= queue.last_file_end_offset:
-                reason = f"queue {queue_id} of topic {topic} has messages and no file that holds the last of them"
+                reason = f"queue {queue_id} of topic {topic} has messages and no file that hint_holds the last of them"
                 raise StoreNotWritableError(queue.directory, reason, "open the store again: opening recovers it")
             size = queue.file_size_bytes or self._queue_file_size_bytes
             ext = self._queues.ext_writer(self._file_system, topic, queue_id)
@@ -424,7 +424,7 @@ LedgerEnds = dict[str, dict[str, int]]
 """Sink id → query id → its last batch id; the query that wrote last comes first."""
 OpenBatches = dict[str, dict[str, int]]
 """Sink id → query id → place of its oldest SLICE after its newest END. Empty unless an intent was lost, as on a replica."""
-Tables = dict[str, tuple[int, ...] | None]
+TableVersions = dict[str, tuple[int, ...] | None]
 """Path of a file → its `LocalFileSystem.version`."""
 
 
@@ -454,7 +454,7 @@ class Hint:
     """The index has every key from this log offset on; None = unknown."""
     open_batches: OpenBatches | None = None
     """None = not looked for yet. The name is new since BEGINs count: before, `open_slices`."""
-    compared_tables: Tables | None = None
+    compared_tables: TableVersions | None = None
     """The tables as the releasing process left them; None = the next opening must compare them (`recovery/offsets_ahead.py`)."""
     synced_entries: tuple[str, ...] = ()
     """`StoreEnds.synced_entries`. Without the lock only a task makes ROOT/spark_mq anew; if that was deleted, so was this file. A
@@ -465,7 +465,7 @@ class Hint:
     """Unique for each hint; "" from a version without names."""
 
 
-def _path(root: str) -> str:
+def _hint_path(root: str) -> str:
     return f"{root}/spark_mq/hint.json"
 
 
@@ -474,17 +474,17 @@ def save_hint(file_system: LocalFileSystem, root: str, hint: Hint) -> None:
     content = json.dumps({part.name: getattr(hint, part.name) for part in fields(hint)}, separators=(",", ":")).encode()
     if not file_system.exists(f"{root}/spark_mq"):
         file_system.make_directories(f"{root}/spark_mq")
-    save_loose(file_system, _path(root), content)
+    save_loose(file_system, _hint_path(root), content)
 
 
 def drop_hint(file_system: LocalFileSystem, root: str) -> None:
-    if file_system.exists(_path(root)):
-        file_system.unlink(_path(root))
+    if file_system.exists(_hint_path(root)):
+        file_system.unlink(_hint_path(root))
 
 
 def load_hint(file_system: LocalFileSystem, root: str) -> Hint | None:
     """The hint; None if there is none, only half of one, or one from another version."""
-    content = load_loose(file_system, _path(root))
+    content = load_loose(file_system, _hint_path(root))
     try:
         return None if content is None else _from_document(json.loads(content))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -540,7 +540,7 @@ def queue_directories(file_system: LocalFileSystem, root: str) -> dict[str, tupl
     return found
 
 
-def holds(hint: Hint, file_system: LocalFileSystem, root: str, log: CommitLog, index: IndexStore | None) -> bool:
+def hint_holds(hint: Hint, file_system: LocalFileSystem, root: str, log: CommitLog, index: IndexStore | None) -> bool:
     """Whether the store is as the hint says."""
     if (file_system.read_file(f"{root}/abort") or b"").decode(errors="replace") != hint.abort:
         return False
@@ -609,7 +609,7 @@ class StoreEnds:
     """From this log offset on records wait to be confirmed; None = they never wait."""
     readable_ends: dict[QueueName, int] = field(default_factory=dict)
     """The end of each queue's entries. The writer sets and moves them; other threads may read meanwhile."""
-    compared_tables: Tables | None = None
+    compared_tables: TableVersions | None = None
     """The tables that were compared with the queues' ends, if only the ends have grown since; None = not compared."""
     cut_count: int = 0
     """How often a queue was cut to begin anew: its topic was deleted and made again in the store that this log comes from."""

@@ -570,9 +570,9 @@ def last_records(offsets: np.ndarray, records: Records) -> dict[tuple[str, int],
     }
 
 
-PAGE_SIZE = 4096
-_FIELDS = struct.Struct(">6q")
-_UNKNOWN_NOW = -1
+CHECKPOINT_SIZE = 4096
+_CHECKPOINT_FIELDS = struct.Struct(">6q")
+_POSITION_UNKNOWN = -1
 
 
 class Checkpoint(NamedTuple):
@@ -598,17 +598,17 @@ class Checkpoint(NamedTuple):
         """
         if not is_read and not self.logics_physical_offset:
             return 0
-        return record if record is not None and record > 0 else _UNKNOWN_NOW
+        return record if record is not None and record > 0 else _POSITION_UNKNOWN
 
 
 def decode_checkpoint(page: bytes) -> Checkpoint:
     """The six fields; a too short page reads as zero, as a missing file does."""
-    return Checkpoint(*_FIELDS.unpack_from(page)) if len(page) >= _FIELDS.size else Checkpoint()
+    return Checkpoint(*_CHECKPOINT_FIELDS.unpack_from(page)) if len(page) >= _CHECKPOINT_FIELDS.size else Checkpoint()
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """One page of 4096 bytes."""
-    return _FIELDS.pack(*checkpoint).ljust(PAGE_SIZE, b"\0")
+    return _CHECKPOINT_FIELDS.pack(*checkpoint).ljust(CHECKPOINT_SIZE, b"\0")
 
 
 def read_checkpoint(file_system: FileSystem, root: str) -> Checkpoint:

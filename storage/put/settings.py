@@ -41,7 +41,7 @@ from storage.rules.retries import RetryRules
 from storage.rules.row_rules import MessageRules
 from storage.rules.topics import TopicRules, check_start
 from storage.settings.load import StoreConfig
-from storage.settings.nouns import UNNAMED, Release, SendConfig, TimerConfig, TransactionConfig
+from storage.settings.nouns import UNNAMED_RELEASE, Release, SendConfig, TimerConfig, TransactionConfig
 from storage.tables.document import TOPICS_FILE
 from storage.tables.surroundings import OF_A_SINK, refuse_foreign_log
 from storage.tables.topics import (
@@ -91,7 +91,7 @@ class PutSettings:
     """Whether records end in a checksum of themselves."""
     full_slots: FullSlots | None = None
     """Delivery times that the timer refuses; None = it accepts all."""
-    release: Release = UNNAMED
+    release: Release = UNNAMED_RELEASE
     """The release of the broker that reads the records."""
     send: SendConfig = field(default_factory=SendConfig)
     mappings: TopicQueueMappingTable = field(default_factory=TopicQueueMappingTable)

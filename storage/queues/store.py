@@ -263,9 +263,9 @@ def _close(queues: Mapping[int, ConsumeQueue]) -> None:
 
 
 _RECORD_BYTES = 16 << 20  # how much of the log a remote store fetches at a time
-_RECORDS = 8_192
-_NOTHING = bytes(ENTRY_SIZE)
-_MOST_LOOKED_AT = 8_192  # entries at a time
+_RECORDS_AT_ONCE = 8_192
+_NO_ENTRY = bytes(ENTRY_SIZE)
+_ENTRIES_AT_ONCE = 8_192  # entries at a time
 _GROWTH_ENTRIES = 31  # looked at behind a queue's end
 _NO_BLOCK = bytes(ENTRY_SIZE * (1 + _GROWTH_ENTRIES))
 
@@ -314,7 +314,7 @@ def read_positions(
 
     Raises OffsetOutOfRangeError if a file of a queue or of the log expired since it was listed.
     """
-    read = (queue.bytes_from(offset, 1) or _NOTHING for queue, offset in zip(queues, offsets, strict=True))
+    read = (queue.bytes_from(offset, 1) or _NO_ENTRY for queue, offset in zip(queues, offsets, strict=True))
     entries = decode_entries(b"".join(read))
     true, times = true_entries(queues, entries, log, log_end)
     rows = zip(
@@ -371,7 +371,7 @@ def _read_behind(queue: ConsumeQueue, end: int) -> bytes | None:
 def _portions(rows: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
     """Groups of rows whose records need limited memory."""
     while len(rows):
-        fitting = int(np.searchsorted(np.cumsum(sizes[rows[:_RECORDS]]), _RECORD_BYTES, side="right"))
+        fitting = int(np.searchsorted(np.cumsum(sizes[rows[:_RECORDS_AT_ONCE]]), _RECORD_BYTES, side="right"))
         yield rows[: max(1, fitting)]
         rows = rows[max(1, fitting) :]
 
@@ -380,7 +380,7 @@ QueueName = tuple[str, int]
 
 _FIRST_LOOK_ENTRIES = 205  # a page: most queues have nothing after it
 _LONGEST_LOOK_ENTRIES = 4096
-_READ_BYTES = 8 << 20  # how much of all queues' ends is held at a time
+_TAILS_BYTES = 8 << 20  # how much of all queues' ends is held at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,7 +437,7 @@ def read_tails(queues: Sequence[ConsumeQueue]) -> QueueTails:
     rows, count = np.flatnonzero(ends < limits), _FIRST_LOOK_ENTRIES
     while len(rows):
         going_on = []
-        for some in np.array_split(rows, -(-len(rows) * count * ENTRY_SIZE // _READ_BYTES)):
+        for some in np.array_split(rows, -(-len(rows) * count * ENTRY_SIZE // _TAILS_BYTES)):
             blocks, counts = _blocks(queues, some, ends, count)
             free = ~is_entry(blocks)
             found = np.where(free.any(axis=1), free.argmax(axis=1), count)
@@ -526,5 +526,5 @@ def _visible_from(queue: ConsumeQueue, start: int, end: int, log: CommitLog, log
         valid = valid_entries(entries, queue.topic, queue.queue_id, log, log_end)
         if valid.any():
             return start + int(np.argmax(valid))
-        start, block_size = start + len(entries), min(8 * block_size, _MOST_LOOKED_AT)
+        start, block_size = start + len(entries), min(8 * block_size, _ENTRIES_AT_ONCE)
     return None

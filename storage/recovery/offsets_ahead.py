@@ -41,7 +41,7 @@ import pyarrow.compute as pc
 
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.dispatch.recovery_plan import LoweredOffset
-from storage.dispatch.writer import QueueName, StoreEnds, Tables
+from storage.dispatch.writer import QueueName, StoreEnds, TableVersions
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem, read_table
 from storage.format.delay import SCHEDULE_TOPIC
@@ -122,7 +122,7 @@ def _numbers(texts: pa.Array) -> np.ndarray:
     return np.asarray(given.cast(pa.int64()), np.int64)
 
 
-def tables_now(root: str, files: LocalFileSystem) -> Tables:
+def tables_now(root: str, files: LocalFileSystem) -> TableVersions:
     """Versions of the files that `lower_offsets` compares: they show whether one has changed."""
     names = [f"{root}/config/{name}" for name in (OFFSETS_FILE, DELAYS_FILE, MAPPINGS_FILE)]
     paths = [*names, *(f"{name}.bak" for name in names), timer_checkpoint_path(root), followed_timer_path(root)]

@@ -31,7 +31,7 @@ from storage.dispatch.writer import (
     Hint,
     StoreEnds,
     drop_hint,
-    holds,
+    hint_holds,
     index_end,
     load_hint,
     queue_directories,
@@ -299,7 +299,7 @@ def open_for_writing(
         file_system.sync(f"{root}/config")
     hint = load_hint(file_system, root)
     is_own_log = log.committed_end is None
-    if is_own_log and hint is not None and not log.has_gaps and holds(hint, file_system, root, log, index):
+    if is_own_log and hint is not None and not log.has_gaps and hint_holds(hint, file_system, root, log, index):
         drop_hint(file_system, root)  # it does not cover what is written from now on
         reach("hint-dropped")
         opening = _opening_of_hint(root, hint, keeps_index=index is not None)

@@ -69,7 +69,7 @@ TIMER_BUFFER_ROOM = 100
 """The same for a record in the timer's topic."""
 TIMER_PROPERTIES_ROOM = 2 * (len("TIMER_DEQUEUE_MS") + 20)
 """Bytes of properties that the timer adds when it enters and delivers a message."""
-_HOST_GROWTH = 12  # of an IPv6 host over an IPv4 one
+_HOST_GROWTH = V6_HOST_SIZE - V4_HOST_SIZE
 
 Numbers = int | np.integer[Any] | np.ndarray
 Truths = bool | np.bool_ | np.ndarray

@@ -30,7 +30,7 @@ from storage.settings.java_settings import JAVA_SETTINGS, JavaSetting
 from storage.settings.nouns import (
     NOUNS,
     TOPIC_AND_KEY,
-    UNNAMED,
+    UNNAMED_RELEASE,
     VERSION_SETTING,
     BrokerIdentity,
     ClientsConfig,
@@ -88,7 +88,7 @@ class StoreConfig:
     mode: StoreModeConfig = field(default_factory=StoreModeConfig)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     tiered: TieredConfig = field(default_factory=TieredConfig)
-    release: Release = UNNAMED
+    release: Release = UNNAMED_RELEASE
     """The release of the broker that also uses the store; `of_version` sets it."""
     file: str | None = None
     """The broker.conf that was read, None if there was none."""

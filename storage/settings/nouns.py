@@ -405,7 +405,7 @@ VERSION_SETTING = "rocketmqVersion"
 SHORT_TOPIC_LIMIT = 127
 """The longest topic, in bytes, in a record with a one-byte length (magic V1)."""
 
-_TEXT = re.compile(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", re.ASCII)
+_VERSION_TEXT = re.compile(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", re.ASCII)
 
 
 class BrokerVersion(NamedTuple):
@@ -424,7 +424,7 @@ OLDEST_VERSION = BrokerVersion(4, 9)
 
 def parse_broker_version(text: str) -> BrokerVersion:
     """`4.9.7` or `5.3`. Raises ValueError with the rule for other texts, and for releases before 4.9, which are not tested."""
-    matched = _TEXT.fullmatch(text.strip())
+    matched = _VERSION_TEXT.fullmatch(text.strip())
     if matched is None:
         raise ValueError(f"{text!r} is no release of RocketMQ; write it as 4.9.7 or 5.3")
     version = BrokerVersion(*(int(part or 0) for part in matched.groups()))
@@ -442,7 +442,7 @@ KEY_ALONE = "uniqueKey"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What a broker of one release reads and writes. The defaults are those of 4.9; `_CHANGES` has the later ones."""
+    """What a broker of one release reads and writes. The defaults are those of 4.9; `_RELEASE_CHANGES` has the later ones."""
 
     version: BrokerVersion = OLDEST_VERSION
     has_timer: bool = False
@@ -507,7 +507,7 @@ class Release:
         return f"{group!r} has {len(group)} characters: {at_most}"
 
 
-_CHANGES: tuple[tuple[BrokerVersion, Mapping[str, Any]], ...] = (
+_RELEASE_CHANGES: tuple[tuple[BrokerVersion, Mapping[str, Any]], ...] = (
     (BrokerVersion(5, 0), {"has_timer": True}),
     (BrokerVersion(5, 1), {"reads_long_topics": True, "reads_op_lists": True}),
     (BrokerVersion(5, 3, 3), {"has_plain_acl": False}),
@@ -534,13 +534,13 @@ _CHANGES: tuple[tuple[BrokerVersion, Mapping[str, Any]], ...] = (
 def release_of(version: BrokerVersion) -> Release:
     """The behaviour of this release: that of the newest one in the table that is not newer."""
     release = Release()
-    for first, changes in _CHANGES:
+    for first, changes in _RELEASE_CHANGES:
         if version >= first:
             release = replace(release, **changes)
     return replace(release, version=version)
 
 
-UNNAMED = replace(
+UNNAMED_RELEASE = replace(
     release_of(BrokerVersion(5, 3)),
     timer_deletion_keys=(TOPIC_AND_KEY, KEY_ALONE),
     knows_lite_topics=True,

@@ -139,32 +139,35 @@ class CountedTopics:
 
 
 _VERSION_KEY = b"kvDataVersionKey"
-_VERSION = "dataVersion"
+_JSON_VERSION = "dataVersion"
 _UNREAD = "rdb"
 """The directory of configManagerVersion=v2."""
 TABLES_IN_ROCKSDB = "its topics, groups and offsets lie in RocksDB, which only its broker writes"
 
 
-class _Place(NamedTuple):
+class _RocksDBPlace(NamedTuple):
     directory: str
     entries: str
     version: str
 
 
-class _Table(NamedTuple):
+class _RocksDBTable(NamedTuple):
     name: str
     """The key of its entries in the JSON file."""
-    places: tuple[_Place, ...]
+    places: tuple[_RocksDBPlace, ...]
 
 
-def _table(name: str, directory: str, family: str) -> _Table:
-    return _Table(name, (_Place("metadata", family, f"{family}Version"), _Place(directory, "default", "kvDataVersion")))
+def _rocksdb_table(name: str, directory: str, family: str) -> _RocksDBTable:
+    return _RocksDBTable(
+        name,
+        (_RocksDBPlace("metadata", family, f"{family}Version"), _RocksDBPlace(directory, "default", "kvDataVersion")),
+    )
 
 
 _TABLES = {
-    TOPICS_FILE: _table("topicConfigTable", "topics", "topic"),
-    GROUPS_FILE: _table("subscriptionGroupTable", "subscriptionGroups", "subscriptionGroup"),
-    OFFSETS_FILE: _table("offsetTable", "consumerOffsets", "consumerOffset"),
+    TOPICS_FILE: _rocksdb_table("topicConfigTable", "topics", "topic"),
+    GROUPS_FILE: _rocksdb_table("subscriptionGroupTable", "subscriptionGroups", "subscriptionGroup"),
+    OFFSETS_FILE: _rocksdb_table("offsetTable", "consumerOffsets", "consumerOffset"),
 }
 
 
@@ -208,7 +211,7 @@ class _UnreadTable(Exception):
 
 
 def _in_rocksdb(
-    file_system: FileSystem, root: str, config: StoreConfig, name: str, table: _Table
+    file_system: FileSystem, root: str, config: StoreConfig, name: str, table: _RocksDBTable
 ) -> tuple[str, str] | None:
     """The text that config/NAME would have, and where it was read; None where the file itself counts."""
 
@@ -223,7 +226,7 @@ def _in_rocksdb(
             try:
                 if not file_system.is_local:
                     raise RocksDBUnreadable("RocksDB is read from a local file system only")
-                found.append((_read(place._replace(directory=directory), table.name), directory))
+                found.append((_read_rocksdb(place._replace(directory=directory), table.name), directory))
             except RocksDBUnreadable as error:
                 raise _UnreadTable(directory, str(error)) from error
     if not found:
@@ -235,7 +238,7 @@ def _in_rocksdb(
     return fastjson.to_text(document), directory
 
 
-def _read(place: _Place, name: str) -> dict[str, Any]:
+def _read_rocksdb(place: _RocksDBPlace, name: str) -> dict[str, Any]:
     database = RocksDB(place.directory, (place.entries, place.version))
     try:
         versions = dict(database.items(place.version))
@@ -250,7 +253,7 @@ def _read(place: _Place, name: str) -> dict[str, Any]:
         entries = {key: value.get(name) or {} for key, value in entries.items()}
     document = {name: entries}
     if version is not None:
-        document[_VERSION] = fastjson.parse(version.decode(), place.directory)
+        document[_JSON_VERSION] = fastjson.parse(version.decode(), place.directory)
     return document
 
 

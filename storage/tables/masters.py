@@ -31,7 +31,7 @@ from storage.tables.document import GROUPS_FILE, OFFSETS_FILE, TOPICS_FILE, inte
 from storage.tables.topics import MAPPINGS, MAPPINGS_FILE, TopicQueueMappingTable, TopicTable
 
 DELAYS_FILE = "delayOffset.json"
-_TABLE = "offsetTable"
+_OFFSETS = "offsetTable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class DelayOffsets:
         """The offsets that the file's text holds; StateFileError (naming `file`) if it holds none."""
         document = parse_document(text, file)
         offsets = {}
-        for level, offset in (table := section(document, _TABLE, file)).items():
+        for level, offset in (table := section(document, _OFFSETS, file)).items():
             if offset is not None:  # a missing offset, not offset 0
-                offsets[number_of(level, f"{_TABLE}: a level", file)] = integer(table, level, 0, file)
+                offsets[number_of(level, f"{_OFFSETS}: a level", file)] = integer(table, level, 0, file)
         return cls(DataVersion.from_document(document, file), offsets, document)
 
     def to_text(self) -> str:
@@ -74,9 +74,9 @@ class DelayOffsets:
         changed = {**self.offsets, **offsets}
         if changed == self.offsets:
             return self
-        entries = {**(self.document.get(_TABLE) or {}), **{str(level): offsets[level] for level in sorted(offsets)}}
+        entries = {**(self.document.get(_OFFSETS) or {}), **{str(level): offsets[level] for level in sorted(offsets)}}
         version = self.version.raised(now_ms)
-        document = {**self.document, "dataVersion": version.to_document(), _TABLE: entries}
+        document = {**self.document, "dataVersion": version.to_document(), _OFFSETS: entries}
         return DelayOffsets(version, changed, document)
 
 
@@ -166,7 +166,7 @@ def forget_followed_timer(file_system: LocalFileSystem, root: str) -> None:
         file_system.sync(f"{root}/spark_mq")
 
 
-_NAME = "spark_mq/follower.json"
+_FOLLOWER_NOTE = "spark_mq/follower.json"
 
 
 def followed_master(file_system: FileSystem, root: str) -> str | None:
@@ -175,7 +175,7 @@ def followed_master(file_system: FileSystem, root: str) -> str | None:
     The note is ROOT/spark_mq/follower.json: {"master": "host:port"}. While it exists, only the store's follower writes the store.
     No Java counterpart: there brokerRole of broker.conf decides.
     """
-    content = file_system.read_file(f"{root}/{_NAME}")
+    content = file_system.read_file(f"{root}/{_FOLLOWER_NOTE}")
     if content is None:
         return None
     try:
@@ -187,12 +187,12 @@ def followed_master(file_system: FileSystem, root: str) -> str | None:
 def note_followed_master(file_system: LocalFileSystem, root: str, master: str) -> None:
     """Durable on return. Raises OSError."""
     if followed_master(file_system, root) != master:
-        file_system.replace(f"{root}/{_NAME}", json.dumps({"master": master}).encode())
+        file_system.replace(f"{root}/{_FOLLOWER_NOTE}", json.dumps({"master": master}).encode())
 
 
 def forget_followed_master(file_system: LocalFileSystem, root: str) -> bool:
     """Delete the note, so that other writers may write the store; returns whether there was one. Raises OSError."""
-    path = f"{root}/{_NAME}"
+    path = f"{root}/{_FOLLOWER_NOTE}"
     if not file_system.exists(path):
         return False
     file_system.unlink(path)
@@ -336,10 +336,10 @@ def with_request_mode(own: str | None, topic: str, group: str, mode: str, shared
 def _merged_text(answer: str, own: str | None, choose: Choice) -> str | None:
     said = parse_document(answer, _SOURCE)
     known: Mapping[str, Any] = {} if own is None else parse_document(own, None)
-    table = _merged(section(said, _TABLE, _SOURCE), section(known, _TABLE, None), choose)
-    if own is not None and table == section(known, _TABLE, None):
+    table = _merged(section(said, _OFFSETS, _SOURCE), section(known, _OFFSETS, None), choose)
+    if own is not None and table == section(known, _OFFSETS, None):
         return None
-    return fastjson.to_text({**known, "dataVersion": DataVersion.from_document(said).to_document(), _TABLE: table})
+    return fastjson.to_text({**known, "dataVersion": DataVersion.from_document(said).to_document(), _OFFSETS: table})
 
 
 def _merged(said: Mapping[str, Any], known: Mapping[str, Any], choose: Choice) -> dict[str, Any]:

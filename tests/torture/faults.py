@@ -171,12 +171,12 @@ def recovery_does_not_sync() -> AbstractContextManager[Any]:
 
 
 def hint_outlives_the_machine() -> AbstractContextManager[Any]:
-    original = storage.recovery.opening.holds
+    original = storage.recovery.opening.hint_holds
 
     def holds(hint: Any, files: LocalFileSystem, *arguments: Any) -> bool:
         return original(replace(hint, boot_id=files.boot_id()), files, *arguments)
 
-    return mock.patch.object(storage.recovery.opening, "holds", holds)
+    return mock.patch.object(storage.recovery.opening, "hint_holds", holds)
 
 
 def intent_goes_before_the_sync() -> AbstractContextManager[Any]:

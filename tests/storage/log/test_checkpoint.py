@@ -13,7 +13,7 @@ from jobs import rebuild_queues as rebuilding
 from storage import MessageStore, StoreConfig, open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.ha.follower import truncate_store
-from storage.log.commit_log import PAGE_SIZE, Checkpoint, decode_checkpoint, encode_checkpoint, read_checkpoint
+from storage.log.commit_log import CHECKPOINT_SIZE, Checkpoint, decode_checkpoint, encode_checkpoint, read_checkpoint
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 
 
@@ -28,7 +28,7 @@ def test_the_brokers_page_decodes_and_encodes_to_itself(name: str, pristine_stor
     ]
     assert (decode_checkpoint(page).logics_physical_offset > 0) == name.startswith("v5.5")
     assert encode_checkpoint(decode_checkpoint(page)) == page
-    assert len(page) == PAGE_SIZE
+    assert len(page) == CHECKPOINT_SIZE
 
 
 @pytest.mark.parametrize("length", range(0, 48, 7))

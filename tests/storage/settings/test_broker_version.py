@@ -14,7 +14,7 @@ from storage.errors import ConfigurationError, PutRefusedError, RowIllegalError
 from storage.rules.half_messages import OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.load import parse_config
-from storage.settings.nouns import UNNAMED, parse_broker_version, release_of
+from storage.settings.nouns import UNNAMED_RELEASE, parse_broker_version, release_of
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 
@@ -38,7 +38,7 @@ def test_what_names_no_release_or_one_that_nobody_tried_is_refused(text: str) ->
 def test_broker_conf_names_the_release_without_a_warning() -> None:
     config = parse_config(b"brokerName=a\nrocketmqVersion=4.9.7\n")
     assert (config.release.version, config.warnings) == ((4, 9, 7), ())
-    assert parse_config(b"brokerName=a\n").release == UNNAMED
+    assert parse_config(b"brokerName=a\n").release == UNNAMED_RELEASE
 
 
 def test_a_release_in_broker_conf_that_nobody_can_read_is_an_error_with_its_line() -> None:
