@@ -2,7 +2,9 @@
 VENV = .venv
 EXTRAS = spark delta connect fast s3 rocksdb archive acl metrics console notebook  # of pyproject.toml, those that tests use
 JOBS = 3  # test processes, more than cores because some wait; each may start a JVM of its own
-PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Spark gives a Python process 10 seconds to start, which no setting changes; three test processes on two cores may take them all.
+RERUN = --reruns 1 --only-rerun "Python worker failed to connect back"
+PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(RERUN)
 unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of processes that tests start compiles this project again
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py pytest_spark_mq.py setup.py scripts examples
 
