@@ -146,6 +146,7 @@ def pages(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Pages:
                     metricsPromExporterPort=port,
                     metricsLabel="zone:a",
                     timerWheelEnable="true",
+                    **({"rocketmqVersion": RELEASE} if servers.is_ours else {}),
                 )
             )
             found.append(load(oracle, broker, port))
