@@ -187,7 +187,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a queues' position that is unknown now is forgotten for good": _POSITION.line(
             "Checkpoint.queue_position",
-            "record if record is not None and record > 0 else _UNKNOWN_NOW",
+            "record if record is not None and record > 0 else _POSITION_UNKNOWN",
             "record or 0",
             "test_a_position_that_is_lost_for_a_while_comes_back",
         ),

@@ -31,7 +31,7 @@ REQUEST, SEND, SEND_BACK, END = (
 DELAYS, HALVES, INNER, RETRIES, TOPICS = (
     f"storage.rules.{name}" for name in ("delays", "half_messages", "inner_messages", "retries", "topics")
 )
-PRIORITIES = "storage.rules.priorities"
+PRIORITIES, GUARDS = "storage.rules.priorities", "storage.rules.put_guards"
 CLIENT = "spark_mq.client.outgoing_messages"
 COLUMNS, ROWS, ROW_RETRIES, ROW_RULES = (
     f"storage.rules.{name}" for name in ("row_columns", "message_rows", "retry_rows", "row_rules")
@@ -58,7 +58,7 @@ RULES = [
     Rule("sizes of a request's batch", INNER, "refuse_first_excess", REQUEST),
     Rule("sizes of what a broker itself puts", INNER, "refuse_any_excess", f"{INNER} spark_mq.broker.send"),
     Rule("a record that the timer can read", INNER, "timer_record_limit", f"{INNER} storage.delay.timer_records"),
-    Rule("length of a topic's name", INNER, "topic_limit", f"{TOPICS} {ROW_RETRIES}"),
+    Rule("length of a topic's name", INNER, "topic_limit", f"{GUARDS} {ROW_RETRIES}"),
     # Transactions
     Rule("rejection of transactions", HALVES, "takes_transactions", f"{REQUEST} {SETTINGS}"),
     Rule("which messages become no halves", HALVES, "half_refusals", f"{HALVES} {COLUMNS} {CLIENT}"),
@@ -75,9 +75,9 @@ RULES = [
     Rule("how often a group tries again", RETRIES, "most_retries", f"{REQUEST} {ROW_RULES} {ROW_RETRIES}"),
     Rule("what is sent to a retry topic too often", RETRIES, "is_sent_too_often", f"{REQUEST} {ROW_RETRIES}"),
     # Guards
-    Rule("state of the store, body, topic", TOPICS, "check_before_put", REQUEST),
-    Rule("inner batches", TOPICS, "check_inner_batch", REQUEST),
-    Rule("batch consume queues", TOPICS, "has_batch_queues", TOPICS),
+    Rule("state of the store, body, topic", GUARDS, "check_before_put", REQUEST),
+    Rule("inner batches", GUARDS, "check_inner_batch", REQUEST),
+    Rule("batch consume queues", TOPICS, "has_batch_queues", f"{GUARDS} {TOPICS}"),
     # Topics
     Rule("start gate", TOPICS, "check_start", f"{SEND} {SETTINGS}"),
     Rule("which topic takes a message", TOPICS, "check_topic", f"{SEND} {TOPICS}"),
