@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, 
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from spark_mq.controller.settings import Configuration as ControllerConfiguration
     from spark_mq.namesrv.server import RunningNameServer
     from spark_mq.namesrv.settings import Configuration as NameServerConfiguration
+    from spark_mq.remoting_server.server import Closing
 
 _HOME = "ROCKETMQ_HOME"
 _LOOK_SECONDS = 1.0
@@ -44,14 +45,7 @@ _COLLECTIONS = (20, 50)
 Verbose = Annotated[bool, typer.Option("--verbose", help="Write events to stderr.")]
 
 
-class Closing(Protocol):
-    """A server that runs."""
-
-    async def close(self) -> None:
-        """Ends it."""
-
-
-S = TypeVar("S", bound=Closing)
+S = TypeVar("S", bound="Closing")
 
 
 def file_content(path: str, hint: str) -> bytes:

@@ -19,6 +19,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Container, Mapping
+from typing import Protocol
 
 from spark_mq.remoting_server.channel import Answered, Channel, Shared
 from spark_mq.remoting_server.peer import Peer
@@ -42,6 +43,13 @@ _SWEEP_SECONDS = 5
 _END_SECONDS = 5
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG = logging.getLogger(__name__)
+
+
+class Closing(Protocol):
+    """A server that runs."""
+
+    async def close(self) -> None:
+        """Ends it."""
 
 
 class ListenError(Exception):

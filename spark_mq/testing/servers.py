@@ -23,7 +23,7 @@ from typing import IO, Any, Protocol, Self, TypeVar
 
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration, read_configuration
-from spark_mq.remoting_server.server import ListenError
+from spark_mq.remoting_server.server import Closing, ListenError
 from storage.epoch_times import current_time_ms
 
 _START_S, _CLOSE_S = 60.0, 60.0
@@ -46,13 +46,6 @@ class MovedClock:
 
     def __call__(self) -> int:
         return current_time_ms() + self.offset_ms
-
-
-class Closing(Protocol):
-    """A server that runs."""
-
-    async def close(self) -> None:
-        """Ends it."""
 
 
 S = TypeVar("S", bound=Closing)
