@@ -19,6 +19,8 @@ names twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -80,12 +82,23 @@ FIRST_RANKS = 1 << 16
 UNIQUE_KEY_LENGTH = 2 * (PREFIX_BYTES + RANK_BYTES)
 RANK_DIGITS = 2 * RANK_BYTES
 _PROCESS_BYTES = 4
-_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_PAIRS = np.stack((np.repeat(_DIGITS, 16), np.tile(_DIGITS, 16)), axis=1).copy().view(np.uint16)[:, 0]
-_PAIR_HASHES = np.repeat(31 * _DIGITS.astype(np.uint32), 16) + np.tile(_DIGITS, 16)
-_PAIR_POWERS = np.array([pow(31, 2 * (RANK_BYTES - 1 - i), 1 << 32) for i in range(RANK_BYTES)], np.uint32)
-_POWER_OF_RANK = np.uint32(pow(31, RANK_DIGITS, 1 << 32))
-_POWER_OF_PREFIX = np.uint32(pow(31, 2 * PREFIX_BYTES, 1 << 32))
+_TAIL_BITS = 16
+_TAIL_DIGITS = 4
+"""A rank's last digits come from a table. Those before are the same in 65,536 keys."""
+_FOUR_DIGITS = np.dtype(np.uint32)
+
+
+def _power(length: int) -> np.uint32:
+    """What the hash of a text is multiplied by, where so many characters follow."""
+    return np.uint32(pow(31, length, 1 << 32))
+
+
+@cache
+def _tails() -> tuple[np.ndarray, np.ndarray]:
+    """The last four digits of every rank, as `_FOUR_DIGITS`, and their hashes (uint32)."""
+    characters = np.frombuffer(b"".join(b"%04X" % tail for tail in range(1 << _TAIL_BITS)), np.uint8)
+    powers = np.array([_power(_TAIL_DIGITS - 1 - digit) for digit in range(_TAIL_DIGITS)])
+    return characters.view(_FOUR_DIGITS), (characters.reshape(-1, _TAIL_DIGITS) * powers).sum(1, np.uint32)
 
 
 def new_prefix(process_id: int, random_bytes: Callable[[int], bytes]) -> bytes:
@@ -102,13 +115,16 @@ class UniqueKeys:
             raise ValueError(f"a unique key's prefix has {PREFIX_BYTES} bytes, not {len(prefix)}")
         if first_rank + count > 1 << 8 * RANK_BYTES:
             raise OverflowError(f"rank {first_rank + count} needs more than {RANK_BYTES} bytes")
-        self._prefix = prefix.hex().upper()
-        self._prefix_hash = np.uint32(string_hash(self._prefix) & 0xFFFFFFFF)
-        self._digits = np.empty((count, UNIQUE_KEY_LENGTH), np.uint8)
-        ranks = np.arange(first_rank, first_rank + count, dtype=">i8").view(np.uint8).reshape(count, 8)
-        self._ranks = np.ascontiguousarray(ranks[:, 8 - RANK_BYTES :])
-        self._digits[:, : 2 * PREFIX_BYTES] = np.frombuffer(self._prefix.encode(), np.uint8)
-        self._digits[:, 2 * PREFIX_BYTES :] = _PAIRS[self._ranks].view(np.uint8)
+        ranks = np.arange(first_rank, first_rank + count)
+        heads = range(first_rank >> _TAIL_BITS, (first_rank + max(count, 1) - 1 >> _TAIL_BITS) + 1)
+        texts = [f"{prefix.hex().upper()}{head:0{RANK_DIGITS - _TAIL_DIGITS}X}" for head in heads]
+        of_heads = np.frombuffer("".join(texts).encode(), _FOUR_DIGITS).reshape(len(heads), -1)
+        which, tails = (ranks >> _TAIL_BITS) - heads[0], ranks & ((1 << _TAIL_BITS) - 1)
+        of_tails, tail_hashes = _tails()
+        self._digits = np.empty((count, UNIQUE_KEY_LENGTH // _TAIL_DIGITS), _FOUR_DIGITS)
+        self._digits[:, :-1] = of_heads[which]
+        self._digits[:, -1] = of_tails[tails]
+        self._hashes = hashes_of(texts).view(np.uint32)[which] * _power(_TAIL_DIGITS) + tail_hashes[tails]
 
     def texts(self) -> pa.Array:
         """The keys, large_string."""
@@ -118,7 +134,7 @@ class UniqueKeys:
 
     def marked(self, prefix: str) -> pa.Array:
         """Another text followed by the ranks in RANK_DIGITS hex digits, large_string."""
-        ranks = np.ascontiguousarray(self._digits[:, 2 * PREFIX_BYTES :])
+        ranks = np.ascontiguousarray(self._digits.view(np.uint8)[:, -RANK_DIGITS:])
         count, begin = len(ranks), np.frombuffer(prefix.encode(), np.uint8)
         texts = np.empty((count, len(begin) + RANK_DIGITS), np.uint8)
         texts[:, : len(begin)] = begin
@@ -128,16 +144,42 @@ class UniqueKeys:
 
     def hashes_behind(self, hashes: np.ndarray) -> np.ndarray:
         """`String.hashCode` of a text, given by its hash (a uint32 array of one or n), followed by each key; uint32."""
-        before = hashes * _POWER_OF_PREFIX + self._prefix_hash
-        return before * _POWER_OF_RANK + _PAIR_HASHES[self._ranks] @ _PAIR_POWERS
+        return hashes * _power(UNIQUE_KEY_LENGTH) + self._hashes
+
+
+class HashedTexts(NamedTuple):
+    """Texts of n messages, hashed by themselves. So they can be behind other texts, and be read once for several of these."""
+
+    rows: np.ndarray
+    """int64: the message of each text, ascending."""
+    hashes: np.ndarray
+    """uint32: `String.hashCode`."""
+    powers: np.ndarray
+    """uint32: what the hash of the text before is multiplied by."""
+
+    @classmethod
+    def of(cls, rows: np.ndarray, texts: pa.Array) -> HashedTexts:
+        """Those of large_strings without nulls, one a row."""
+        lengths = _utf16_lengths(texts)
+        powers = np.full(int(lengths.max(initial=0)) + 1, 31, np.uint32)
+        powers[0] = 1
+        return cls(rows, string_hashes(texts).view(np.uint32), np.cumprod(powers, dtype=np.uint32)[lengths])
+
+    @classmethod
+    def of_keys(cls, keys: pa.Array | None) -> HashedTexts:
+        """The keys that KEYS (large_string) of n messages holds between blanks."""
+        if keys is None or keys.null_count == len(keys):
+            return cls(np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint32))
+        return cls.of(*_single_keys(keys))
+
+    def behind(self, prefixes: np.ndarray) -> np.ndarray:
+        """The hashes (uint32) where each text follows one whose hash (uint32) is given: one, or one a message."""
+        return (prefixes if len(prefixes) == 1 else prefixes[self.rows]) * self.powers + self.hashes
 
 
 def hashes_behind(hashes: np.ndarray, texts: pa.Array) -> np.ndarray:
     """`String.hashCode` of each text behind another one with the given hash (uint32), uint32. Texts are large_string without nulls."""
-    lengths = _utf16_lengths(texts)
-    powers = np.full(int(lengths.max(initial=0)) + 1, 31, np.uint32)
-    powers[0] = 1
-    return hashes * np.cumprod(powers, dtype=np.uint32)[lengths] + string_hashes(texts).view(np.uint32)
+    return HashedTexts.of(np.arange(len(texts)), texts).behind(hashes)
 
 
 def _utf16_lengths(texts: pa.Array) -> np.ndarray:
@@ -183,20 +225,17 @@ def with_tag_hashes(counts: np.ndarray, hashes: np.ndarray, tags: np.ndarray) ->
     return counts, found
 
 
-def message_keys(
-    prefixes: np.ndarray, unique_hashes: np.ndarray, keys: pa.Array | None
-) -> tuple[np.ndarray, np.ndarray]:
+def message_keys(prefixes: np.ndarray, unique_hashes: np.ndarray, keys: HashedTexts) -> tuple[np.ndarray, np.ndarray]:
     """How many keys each of n messages has in the index (int32), and the hashes of all (int32), message by message.
 
     `prefixes` are `String.hashCode` of what precedes each message's keys (uint32, one or n), `unique_hashes` those of the index or
-    NO_KEY, `keys` KEYS as large_string.
+    NO_KEY, `keys` those of KEYS.
     """
     has_unique = unique_hashes != NO_KEY
     count = len(unique_hashes)
-    if keys is None or keys.null_count == count:
+    rows, hashes = keys.rows, index_hashes(keys.behind(prefixes))
+    if not len(rows):
         return has_unique.astype(np.int32), unique_hashes[has_unique]
-    rows, texts = _single_keys(keys)
-    hashes = index_hashes(hashes_behind(prefixes if len(prefixes) == 1 else prefixes[rows], texts))
     new = hashes != unique_hashes[rows]
     if len(rows) > 1 and (rows[1:] == rows[:-1]).any():
         _, first = np.unique(rows << 32 | hashes, return_index=True)

@@ -24,7 +24,15 @@ from storage.errors import CorruptRecordError, StoreRefusedError
 from storage.format.arrays import sorted_by_code, string_hash, string_hashes
 from storage.format.consume_queue import ENTRY
 from storage.format.delay import SCHEDULE_TOPIC, due_codes
-from storage.format.keys import NO_KEY, hashes_behind, index_hashes, message_keys, tag_hashes, with_tag_hashes
+from storage.format.keys import (
+    NO_KEY,
+    HashedTexts,
+    hashes_behind,
+    index_hashes,
+    message_keys,
+    tag_hashes,
+    with_tag_hashes,
+)
 from storage.format.properties import PropertyMaps, RegularProperties
 from storage.format.record import (
     BLANK,
@@ -227,7 +235,7 @@ def index_keys(batch: DispatchBatch, start: int = 0, *, indexes_tags: bool = Fal
     )
     has_unique = pc.fill_null(pc.greater(pc.binary_length(unique), 0), False).to_numpy(zero_copy_only=False)
     unique_hashes = np.where(has_unique, index_hashes(hashes_behind(prefixes, unique.fill_null(""))), NO_KEY)
-    counts, hashes = message_keys(prefixes, unique_hashes.astype(np.int32), keys)
+    counts, hashes = message_keys(prefixes, unique_hashes.astype(np.int32), HashedTexts.of_keys(keys))
     if indexes_tags:
         tags = batch.properties.values_of("TAGS").take(taken).cast(pa.large_string())
         counts, hashes = with_tag_hashes(counts, hashes, tag_hashes(prefixes, tags))

@@ -20,7 +20,15 @@ import pyarrow.compute as pc
 
 from storage.errors import ColumnIllegalError
 from storage.format.arrays import as_texts, is_valid, queue_of_hash, string_hash, string_hashes
-from storage.format.keys import UniqueKeys, hashes_behind, index_hashes, message_keys, tag_hashes, with_tag_hashes
+from storage.format.keys import (
+    HashedTexts,
+    UniqueKeys,
+    hashes_behind,
+    index_hashes,
+    message_keys,
+    tag_hashes,
+    with_tag_hashes,
+)
 from storage.format.properties import ROW_MARK, encode_columns
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, committed_flags
 from storage.format.record_block import OutgoingMessages
@@ -126,12 +134,13 @@ class MessageRows:
         unique = UniqueKeys(self._key_prefix, self._rank, len(columns))
         self._rank += len(columns)
         queues, queue_codes = self._queues(columns)
-        messages = self._messages(columns, unique, queues, queue_codes)
+        keys = HashedTexts.of_keys(columns.keys)
+        messages = self._messages(columns, unique, keys, queues, queue_codes)
         commits = sent_states = None
         if columns.transactions is not None and self._rules.is_sent:
             sent_states = columns.transactions.states
         elif columns.transactions is not None:
-            commits = self._commits(columns, unique, queues, queue_codes, messages)
+            commits = self._commits(columns, unique, keys, queues, queue_codes, messages)
         named = {topic: queue_id + 1 for topic, queue_id in sorted(queues)}  # the last one of each topic stays
         used = {target.topic: target for target in columns.targets if target.topic in named}
         topics = {topic: max(target.queue_count, named[topic]) for topic, target in used.items()}
@@ -154,7 +163,12 @@ class MessageRows:
         )
 
     def _messages(
-        self, columns: MessageColumns, unique: UniqueKeys, queues: tuple[Queue, ...], queue_codes: np.ndarray
+        self,
+        columns: MessageColumns,
+        unique: UniqueKeys,
+        keys: HashedTexts,
+        queues: tuple[Queue, ...],
+        queue_codes: np.ndarray,
     ) -> OutgoingMessages:
         unique_texts = _unique_texts(columns, unique)
         properties: dict[str, pa.Array | None] = {
@@ -197,7 +211,7 @@ class MessageRows:
             properties[DELAY] = (
                 retries.dead_letter_levels() if own is None else pc.coalesce(own, retries.dead_letter_levels())
             )
-        key_counts, key_hashes = self._keys_behind(prefixes, columns, unique)
+        key_counts, key_hashes = self._keys_behind(prefixes, columns, unique, keys)
         return OutgoingMessages(
             queues=queues,
             queue_codes=queue_codes,
@@ -213,13 +227,13 @@ class MessageRows:
         )
 
     def _keys_behind(
-        self, prefixes: np.ndarray, columns: MessageColumns, unique: UniqueKeys
+        self, prefixes: np.ndarray, columns: MessageColumns, unique: UniqueKeys, keys: HashedTexts
     ) -> tuple[np.ndarray, np.ndarray]:
         """How many index keys each message has, and the hashes of all."""
         hashes = unique.hashes_behind(prefixes)
         if columns.unique_keys is not None:
             hashes = hashes_behind(prefixes, _unique_texts(columns, unique))
-        found = message_keys(prefixes, index_hashes(hashes), columns.keys)
+        found = message_keys(prefixes, index_hashes(hashes), keys)
         if columns.tags is None or not self._rules.indexes_tags:
             return found
         return with_tag_hashes(*found, tag_hashes(prefixes, columns.tags))
@@ -245,13 +259,14 @@ class MessageRows:
         self,
         columns: MessageColumns,
         unique: UniqueKeys,
+        keys: HashedTexts,
         queues: tuple[Queue, ...],
         queue_codes: np.ndarray,
         halves: OutgoingMessages,
     ) -> Commits:
         """The commits of these halves. Their properties are the halves', including REAL_TOPIC, as a broker's."""
         assert columns.transactions is not None
-        key_counts, key_hashes = self._keys_behind(_prefixes(columns), columns, unique)
+        key_counts, key_hashes = self._keys_behind(_prefixes(columns), columns, unique, keys)
         messages = halves._replace(
             queues=queues,
             queue_codes=queue_codes,

@@ -17,6 +17,7 @@ from storage.format.keys import (
     ITEM,
     NO_KEY,
     SLOT,
+    HashedTexts,
     UniqueKeys,
     few_message_keys,
     hashes_behind,
@@ -94,7 +95,7 @@ def test_many_messages_have_the_keys_that_each_has_alone(rows: list[tuple[str, s
     prefixes = np.array([string_hash(f"{topic}#") & 0xFFFFFFFF for topic in topics], np.uint32)
     unique = [NO_KEY if key is None else index_key_hash(f"{topic}#{key}") for topic, key, _ in rows]
     keys = pa.array([keys for _, _, keys in rows], pa.large_string())
-    counts, hashes = message_keys(prefixes, np.array(unique, np.int32), keys)
+    counts, hashes = message_keys(prefixes, np.array(unique, np.int32), HashedTexts.of_keys(keys))
     few_counts, few_hashes = few_message_keys(topics, properties)
     assert (counts.tolist(), hashes.tolist()) == (few_counts.tolist(), few_hashes.tolist())
 

@@ -200,8 +200,8 @@ LINES: Mapping[str, Line] = MappingProxyType(
         # Many rows
         "unique keys begin anew after 65,536 rows": _KEYS.line(
             "UniqueKeys.__init__",
-            'first_rank + count, dtype=">i8")',
-            'first_rank + count, dtype=">i8").astype(np.uint16).astype(">i8")',
+            "(ranks >> _TAIL_BITS)",
+            "(ranks[:1] >> _TAIL_BITS)",
             "test_ranks_go_on_beyond_16_bits",
         ),
         "ranks in a queue begin anew after 65,536 rows": _PLACEMENT.line(
