@@ -28,6 +28,7 @@ from storage.batch.staged_segment import SegmentWriter, StagedBatch, StagedSegme
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record_block import BlockColumns, UnjoinedBlock, encode_block, encode_parts
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import retry_topic
 from storage.put.half_ends import with_states
 from storage.put.settings import PutSettings, put_settings
@@ -36,7 +37,6 @@ from storage.rules.message_rows import MessageRows
 from storage.rules.retry_rows import ReturnedRows, ReturnRules
 from storage.rules.row_rules import MessageRules
 from storage.settings.load import load_config
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 
 ROUNDS = 3
 ROWS = 500_000

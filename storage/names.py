@@ -25,6 +25,8 @@ from enum import Enum
 
 from storage.errors import NameIllegalError
 
+QueueName = tuple[str, int]
+"""Topic and queue id."""
 MULTI_DISPATCH_PREFIX = "%LMQ%"
 """Prefix of queues whose entries name records of other topics."""
 RETRY_PREFIX = "%RETRY%"

@@ -38,6 +38,7 @@ from storage.files.local_file_system import LocalFileSystem, write_with_backup
 from storage.files.lock import Holder
 from storage.files.remote import file_system_of, only_for_reading, plain_path, unexpanded_home
 from storage.format.record import Message
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.index.store import LONG_MAX, IndexStore, has_key, messages_with_key
 from storage.log.commit_log import LOOKS, boot_left, read_checkpoint
 from storage.log.damage import warning_of
@@ -71,7 +72,7 @@ from storage.settings.load import (
     load_config,
     warn_of_unread,
 )
-from storage.tables.consumer_groups import ConsumerOffsets, GroupEntries, SubscriptionGroupConfig
+from storage.tables.consumer_groups import ConsumerOffsets, GroupEntries
 from storage.tables.document import OFFSETS_FILE, TOPICS_FILE, read_state
 from storage.tables.masters import copied_topics_end, forget_copied_topics
 from storage.tables.moved import MovedRange, MovedRanges, load_moved, moved_warning

@@ -41,7 +41,7 @@ ROOMS = {
     "ha": "words format files settings log tables rules put recovery facade service",
     "delay": "words format files log queues tables rules facade",
     "transaction": "words format settings queues tables rules facade",
-    "hand_over": "words files tables rules batch facade transaction",
+    "hand_over": "words format files tables rules batch facade transaction",
     "remoting": "words format",
     "dledger": "words format files",
     "prometheus": "words",

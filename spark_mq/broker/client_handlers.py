@@ -33,10 +33,10 @@ from spark_mq.remoting.consumers import (
     RequestModeBody,
     UnregisterClientRequest,
 )
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import RETRY_PREFIX, retry_topic
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.retries import UNIT_SUBSCRIBED
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.masters import REQUEST_MODES_FILE, with_request_mode
 from storage.tables.topics import TopicConfig
 

@@ -18,6 +18,7 @@ import numpy as np
 from spark_mq.broker.requests import ClientConnection
 from spark_mq.remoting import RemotingCommand
 from storage.epoch_times import is_time
+from storage.names import QueueName
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import PullConfig
 
@@ -25,7 +26,6 @@ LONG_POLLING_LOOK_MS = 5_000
 MOST_WAIT_MS = 120_000
 """Java's clients ask for 15 or 20 seconds; a connection that is silent for so long is closed."""
 _NOTES_MOST = 64
-QueueName = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

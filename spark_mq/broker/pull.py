@@ -24,6 +24,7 @@ from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, read_he
 from spark_mq.remoting.consumers import ConsumeType, SubscriptionData
 from spark_mq.remoting.messages import PullMessageAnswer, PullMessageRequest
 from storage import GetStatus
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import BUILT_IN_GROUPS, RETRY_PREFIX, is_system_group
 from storage.rules.put_guards import lite_topic_refusal
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode, with_advice
@@ -38,7 +39,6 @@ from storage.rules.static_topics import (
 )
 from storage.service.served_store import MessageFilter, RawGet
 from storage.settings.nouns import PullConfig
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import PERM_READ, TopicConfig
 
 COMMITS_OFFSET, MAY_SUSPEND, HAS_SUBSCRIPTION = 0x1, 0x2, 0x4

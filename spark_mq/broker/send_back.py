@@ -40,6 +40,7 @@ from storage.epoch_times import current_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import Message
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.pending import PutStatus
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.put_guards import BrokerState
@@ -56,7 +57,6 @@ from storage.rules.retries import (
 )
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.topics import TopicConfig
 

@@ -31,10 +31,10 @@ from storage.batch.sink_progress import end_behind
 from storage.batch.slices import Turn
 from storage.batch.staged_segment import StagedBatch, StagedSegment
 from storage.errors import StorageError, StoreServedError
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic, validate_group
 from storage.rules.topics import RowWish
 from storage.store import MessageStore
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.sink_notes import BatchNote, add_batch_note
 from storage.transaction.progress import save_counts

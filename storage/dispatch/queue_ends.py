@@ -12,10 +12,9 @@ from storage.dispatch.recovery_plan import RecoveryPlan
 from storage.dispatch.writer import StoreEnds
 from storage.errors import OffsetOutOfRangeError
 from storage.log.commit_log import CommitLog, LogTail, RecordIdentity
+from storage.names import QueueName
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.store import ConsumeQueueStore, GrownQueues, QueuePosition
-
-QueueName = tuple[str, int]
 
 _PAUSES = 20
 """After a listing of all queues, the next one waits this many times as long as it took."""

@@ -38,7 +38,7 @@ from storage.log.dispatch import (
     queue_entries,
 )
 from storage.log.writer import Placement
-from storage.names import validate_path_element
+from storage.names import QueueName, validate_path_element
 from storage.queues.store import ConsumeQueueStore
 from storage.queues.writer import ConsumeQueueWriter
 from storage.tables.sink_notes import LedgerNotes
@@ -571,9 +571,6 @@ def _ends_there(hint: Hint, log: CommitLog) -> bool:
         if head.strip(b"\0"):
             return False
     return not any(log.bytes_at(file.start, BLANK_SIZE).strip(b"\0") for file in log.files[number + 1 :])
-
-
-QueueName = tuple[str, int]
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from storage.files.file_system import DirectoryEntry, FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_entry, is_pre_blank, may_be_torn
 from storage.log.commit_log import CommitLog
-from storage.names import can_be_path_element
+from storage.names import QueueName, can_be_path_element
 from storage.queues.batch_queue import BatchConsumeQueue
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ConsumeQueueExt, ConsumeQueueExtWriter, ext_file_size, is_ext_file
@@ -375,8 +375,6 @@ def _portions(rows: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
         yield rows[: max(1, fitting)]
         rows = rows[max(1, fitting) :]
 
-
-QueueName = tuple[str, int]
 
 _FIRST_LOOK_ENTRIES = 205  # a page: most queues have nothing after it
 _LONGEST_LOOK_ENTRIES = 4096

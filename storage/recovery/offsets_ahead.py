@@ -41,14 +41,14 @@ import pyarrow.compute as pc
 
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.dispatch.recovery_plan import LoweredOffset
-from storage.dispatch.writer import QueueName, StoreEnds, TableVersions
+from storage.dispatch.writer import StoreEnds, TableVersions
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem, read_table
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import decode_property_maps
 from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog
-from storage.names import MULTI_DISPATCH_PREFIX
+from storage.names import MULTI_DISPATCH_PREFIX, QueueName
 from storage.rules.delays import DELAY, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, TIMER_OUT_MS, TIMER_TOPIC
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, ended_halves
 from storage.tables.consumer_groups import ConsumerOffsets

@@ -34,6 +34,7 @@ from storage.format.record_batch import Records
 from storage.index.store import IndexFile, IndexStore
 from storage.log.commit_log import Checkpoint, CommitLog
 from storage.log.dispatch import DISPATCHED, IndexKeys, QueueEntries, dispatch, index_keys, queue_entries, tag_keys
+from storage.names import QueueName
 from storage.put.store_writer import INDEX_LEASE_MS
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.store import ConsumeQueueStore
@@ -42,7 +43,6 @@ from storage.queues.writer import joined, put_in_order
 __all__ = ["Finding", "Kind", "VerifyReport", "verify"]
 _BLOCK_ITEMS = 1 << 16
 _LONG_MAX = 2**63 - 1
-QueueName = tuple[str, int]
 _SECOND_MS = 1_000
 """The smallest unit of messageDelayLevel."""
 _BLOCK_ENTRIES = 1 << 16

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import NameIllegalError
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import (
     GROUP_LENGTH_LIMIT,
     RETRY_PREFIX,
@@ -28,7 +29,6 @@ from storage.names import (
     retry_topic,
     validate_group,
 )
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 DEAD_LETTER_QUEUE_COUNT = 1

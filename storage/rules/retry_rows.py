@@ -33,6 +33,7 @@ from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, MapEntries, encode_columns, with_crc_room
 from storage.format.record import MULTI_TAGS, TRANSACTION_COMMIT, TRANSACTION_MASK, V4_HOST_SIZE, V6_HOST_SIZE
 from storage.format.record_block import OutgoingMessages
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import dead_letter_topic, host_of, retry_topic, validate_path_element, validate_topic
 from storage.rules.delays import REAL_QUEUE_ID, REAL_TOPIC, TIMES, DelayWish, decimal_texts, judge_delays
 from storage.rules.inner_messages import (
@@ -64,7 +65,6 @@ from storage.rules.retries import (
 from storage.rules.row_rules import DEFAULT_DELAYS_MS, MessageRules, TopicTarget
 from storage.rules.values import NOT_UTF8, UNWANTED, RejectedRow, Rejections, read_integers, read_texts, read_times_ms
 from storage.settings.nouns import TimerConfig
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 RETRY_COLUMNS = ("retry_group", "reconsume_times", "origin_msg_id")

@@ -18,8 +18,7 @@ from storage.errors import StateFileError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem, read_table, write_with_backup
 from storage.format import fastjson
-from storage.format.typed_json import DataVersion, Long, WireBody, wire
-from storage.format.typed_json import SubscriptionGroupConfig as SubscriptionGroupConfig
+from storage.format.typed_json import DataVersion, Long, SubscriptionGroupConfig, WireBody, wire
 from storage.names import GROUP_LENGTH_LIMIT, is_system_group, retry_topic, validate_group, validate_topic
 from storage.tables.document import GROUPS_FILE, decode_entry, encode_entry, integer, number_of, parse_document, section
 from storage.tables.topics import TopicTable

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from spark_mq.broker.broker import Broker
-from spark_mq.broker.held_pulls import MOST_WAIT_MS, HeldLimits, HeldPull, HeldPulls, QueueName
+from spark_mq.broker.held_pulls import MOST_WAIT_MS, HeldLimits, HeldPull, HeldPulls
 from spark_mq.broker.requests import ClientConnection, RunAgain, Waiting
 from spark_mq.client.calls import make_call
 from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting import messages as wire
 from storage import open_store
+from storage.names import QueueName
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig

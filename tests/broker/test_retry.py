@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from spark_mq.broker.put_plan import Routed, retry_or_dead_letter
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
 GROUP = "OrderGroup"

@@ -13,11 +13,11 @@ from spark_mq.broker.send_back import SendBackPlan, plan_send_back
 from storage import Message
 from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 from tests.support.broker_handlers import back_request
 from tests.support.message_builder import make_message, raw_properties

@@ -20,6 +20,7 @@ from storage import Message, MessageStore, open_store
 from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
 from storage.format.record import HOST_FLAGS, host_text
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import dead_letter_topic, retry_topic
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage, InnerMessages
@@ -27,7 +28,6 @@ from storage.rules.retry_rows import ReturnedRows, ReturnRules, SentBack, send_b
 from storage.rules.values import Rejections
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import TimerConfig
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 from tests.support.broker_handlers import back_request
 from tests.support.fixture_stores import Fixture

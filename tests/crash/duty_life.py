@@ -30,10 +30,11 @@ from storage.batch.ledger import Batch
 from storage.delay.schedule import deliver_due
 from storage.delay.timer_store import deliver_timed
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import retry_topic
 from storage.rules.half_messages import CHECK_TIMES, DISCARD_TOPIC, TransactionState
 from storage.rules.response_codes import ResponseCode
-from storage.tables.consumer_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.consumer_groups import SubscriptionGroupTable
 from storage.tables.document import GROUPS_FILE
 from storage.transaction.discard import redrive
 from tests.crash.duty_records import records_of

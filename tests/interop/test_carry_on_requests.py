@@ -21,10 +21,11 @@ from spark_mq.remoting.messages import EndTransactionRequest
 from storage import MessageStore, open_store
 from storage.format.properties import decode_properties
 from storage.format.record import Message
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.rules.half_messages import OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import VERSION_SETTING
-from storage.tables.consumer_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.consumer_groups import SubscriptionGroupTable
 from storage.tables.document import GROUPS_FILE, TOPICS_FILE
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support import broker_requests

@@ -51,10 +51,10 @@ from spark_mq.remoting.messages import CheckTransactionStateRequest, SendMessage
 from storage.errors import StorageError
 from storage.format.properties import CRC_NAME, decode_properties
 from storage.format.record import encode_record
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.names import MASTER_ID
 from storage.rules.half_messages import TransactionState
 from storage.rules.inner_messages import InnerMessage
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from tests.support.declared import declared_answer, declared_request
 from tests.support.message_builder import make_message
 from tests.torture.decoders import JSON_BOMBS, Decoder

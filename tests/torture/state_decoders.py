@@ -26,18 +26,14 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format import delay, fastjson
 from storage.format.bloom_filter import BloomFilter
 from storage.format.record_block import OutgoingMessages, encode_block
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.index import store as index_store
 from storage.log.commit_log import RecordIdentity
 from storage.recovery import quarantine
 from storage.settings import java_properties
 from storage.settings import load as config
 from storage.tables import sink_notes
-from storage.tables.consumer_groups import (
-    ConsumerFilterTable,
-    ConsumerOffsets,
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-)
+from storage.tables.consumer_groups import ConsumerFilterTable, ConsumerOffsets, SubscriptionGroupTable
 from storage.tables.masters import DelayOffsets, FollowedTimer
 from storage.tables.topics import MappingItem, TopicConfig, TopicQueueMapping, TopicQueueMappingTable, TopicTable
 from storage.transaction.progress import TransactionCounts

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.rules.response_codes import ResponseCode
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from tests.broker.put_cases.case import FAQ, ILLEGAL, KEY, SEND_MESSAGE, PutCase, entry, send
 
 UNKNOWN_END = {"transaction_state": "unknown", "producer_group": "p"}

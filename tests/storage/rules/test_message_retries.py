@@ -16,6 +16,7 @@ from spark_mq.broker.put_plan import retry_or_dead_letter
 from storage.format.properties import MADE_ANEW
 from storage.format.record import Message, decode_record
 from storage.format.record_block import OutgoingMessages, encode_block
+from storage.format.typed_json import SubscriptionGroupConfig
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage, Limits
 from storage.rules.message_rows import MessageRows, Prepared
@@ -24,7 +25,6 @@ from storage.rules.retry_rows import Returned, ReturnedRows, ReturnRules
 from storage.rules.row_rules import MessageRules
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 from tests.support.named_rows import each_named
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from storage.errors import NameIllegalError, StateFileError
-from storage.format.typed_json import DataVersion
-from storage.tables.consumer_groups import SubscriptionGroupConfig, SubscriptionGroupTable, ensure_group
+from storage.format.typed_json import DataVersion, SubscriptionGroupConfig
+from storage.tables.consumer_groups import SubscriptionGroupTable, ensure_group
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.places import VECTORS
 
