@@ -96,6 +96,16 @@ def test_a_topic_with_batch_queues_is_refused_before_the_lock_is_taken_or_made(t
         open_store(root, config=str(conf), read_only=False)
 
 
+def test_the_directories_of_batch_queues_alone_refuse_a_writer(fixture_store: Callable[[str], Fixture]) -> None:
+    """Also where the table of topics does not say so, and before a record does."""
+    fixture = fixture_store("batches")
+    shutil.rmtree(fixture.root / "config")
+    before = picture(fixture.root)
+    with pytest.raises(StoreRefusedError, match=r"batchconsumequeue/\w+: it has batch consume queues"):
+        open_store(str(fixture.root), config=str(fixture.conf), read_only=False)
+    assert picture(fixture.root) == before
+
+
 @pytest.mark.parametrize("name", ["batches", "batches-killed"])
 def test_no_role_of_a_writer_opens_cuts_or_promotes_a_store_with_batch_queues(
     name: str, fixture_store: Callable[[str], Fixture]
@@ -113,7 +123,7 @@ def test_no_role_of_a_writer_opens_cuts_or_promotes_a_store_with_batch_queues(
     for end in places:
         with pytest.raises(StoreRefusedError, match="BatchCQ"):
             truncate_store(root, end, config=conf)
-    assert picture(fixture.root) == before
+        assert picture(fixture.root) == before
     (fixture.root / "spark_mq").mkdir()
     (fixture.root / "spark_mq" / "follower.json").write_text(json.dumps({"master": "a:1"}))
     before = picture(fixture.root)

@@ -760,7 +760,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "why_not_written",
             "for kind in _KINDS",
             "for kind in _KINDS[:2]",
-            "test_no_role_of_a_writer_opens_cuts_or_promotes_a_store_with_batch_queues",
+            "test_the_directories_of_batch_queues_alone_refuse_a_writer",
         ),
         "a log is cut under batch queues": _UNDER_BATCHES.line(
             "truncate_store",

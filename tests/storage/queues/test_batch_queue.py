@@ -273,6 +273,7 @@ def test_a_topic_with_queues_of_both_kinds_is_refused(fixture_store: Callable[[s
         open_store(copy.root, config=str(copy.conf))
 
 
+@pytest.mark.filterwarnings("ignore:store .*:RuntimeWarning")  # of gaps, where it is not refused
 @pytest.mark.parametrize("lost", ["batchconsumequeue", "consumequeue"])
 def test_a_log_with_batches_refuses_to_be_dispatched(lost: str, fixture_store: Callable[[str], Fixture]) -> None:
     """Where nothing else says any more that the store had batch queues, its records do: they would enter plain queues."""
