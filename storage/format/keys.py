@@ -96,9 +96,12 @@ def _power(length: int) -> np.uint32:
 @cache
 def _tails() -> tuple[np.ndarray, np.ndarray]:
     """The last four digits of every rank, as `_FOUR_DIGITS`, and their hashes (uint32)."""
-    characters = np.frombuffer(b"".join(b"%04X" % tail for tail in range(1 << _TAIL_BITS)), np.uint8)
-    powers = np.array([_power(_TAIL_DIGITS - 1 - digit) for digit in range(_TAIL_DIGITS)])
-    return characters.view(_FOUR_DIGITS), (characters.reshape(-1, _TAIL_DIGITS) * powers).sum(1, np.uint32)
+    digits, tails = np.frombuffer(b"0123456789ABCDEF", np.uint8), np.arange(1 << _TAIL_BITS, dtype=np.uint16)
+    characters = np.stack([digits[tails >> shift & 15] for shift in (12, 8, 4, 0)], axis=1)
+    hashes = np.zeros(len(tails), np.uint32)
+    for digit in characters.T:
+        hashes = hashes * np.uint32(31) + digit
+    return characters.view(_FOUR_DIGITS)[:, 0], hashes
 
 
 def new_prefix(process_id: int, random_bytes: Callable[[int], bytes]) -> bytes:
