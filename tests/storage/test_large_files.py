@@ -72,7 +72,8 @@ import resource, sys
 from storage import open_store
 from storage.errors import RowIllegalError
 with open_store(sys.argv[1], read_only=False) as store:
-    limit = 1 << 30
+    own_kib = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData"))
+    limit = (own_kib << 10) + (256 << 20)  # libraries have reserved some of it
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     for rows in ({"body": [b"x"]}, {"body": [b"x"], "queue_id": [2**31 - 2]}, {"body": [b"x"], "sharding_key": ["k"]}):
         import pyarrow as pa
