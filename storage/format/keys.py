@@ -118,16 +118,20 @@ class UniqueKeys:
             raise ValueError(f"a unique key's prefix has {PREFIX_BYTES} bytes, not {len(prefix)}")
         if first_rank + count > 1 << 8 * RANK_BYTES:
             raise OverflowError(f"rank {first_rank + count} needs more than {RANK_BYTES} bytes")
-        ranks = np.arange(first_rank, first_rank + count)
-        heads = range(first_rank >> _TAIL_BITS, (first_rank + max(count, 1) - 1 >> _TAIL_BITS) + 1)
-        texts = [f"{prefix.hex().upper()}{head:0{RANK_DIGITS - _TAIL_DIGITS}X}" for head in heads]
-        of_heads = np.frombuffer("".join(texts).encode(), _FOUR_DIGITS).reshape(len(heads), -1)
-        which, tails = (ranks >> _TAIL_BITS) - heads[0], ranks & ((1 << _TAIL_BITS) - 1)
-        of_tails, tail_hashes = _tails()
+        digits, hashes = _tails()
         self._digits = np.empty((count, UNIQUE_KEY_LENGTH // _TAIL_DIGITS), _FOUR_DIGITS)
-        self._digits[:, :-1] = of_heads[which]
-        self._digits[:, -1] = of_tails[tails]
-        self._hashes = hashes_of(texts).view(np.uint32)[which] * _power(_TAIL_DIGITS) + tail_hashes[tails]
+        self._hashes = np.empty(count, np.uint32)
+        start = 0
+        while start < count:  # a turn a head
+            head, tail = divmod(first_rank + start, len(digits))
+            rows = slice(start, min(start + len(digits) - tail, count))
+            tails = slice(tail, tail + rows.stop - start)
+            text = f"{prefix.hex().upper()}{head:0{RANK_DIGITS - _TAIL_DIGITS}X}"
+            self._digits[rows, :-1] = np.frombuffer(text.encode(), _FOUR_DIGITS)
+            self._digits[rows, -1] = digits[tails]
+            before = string_hash(text) * int(_power(_TAIL_DIGITS)) & 0xFFFFFFFF
+            self._hashes[rows] = np.uint32(before) + hashes[tails]
+            start = rows.stop
 
     def texts(self) -> pa.Array:
         """The keys, large_string."""

@@ -523,11 +523,11 @@ def leading_properties(region: str, trace_on: bool, cluster: str) -> dict[str, s
 
 
 def encode_columns(
-    leading: Mapping[str, str], columns: Mapping[str, pa.Array | None], maps: pa.Array | None
+    leading: Mapping[str, str], columns: Mapping[str, pa.Array | str | None], maps: pa.Array | None
 ) -> pa.Array:
     """The property strings of n messages, large_binary: the same `leading` in all, a property a column, then encoded maps.
 
-    Columns are large_string or None; a null row has no such property. At least the first column has no nulls.
+    Columns are large_string, a text that is in all, or None; a null row has no such property. The first is an array without nulls.
     """
     parts: list[pa.Array | pa.Scalar] = []
     text = "".join(f"{name}\x01{value}\x02" for name, value in leading.items())
@@ -535,6 +535,9 @@ def encode_columns(
         if values is None:
             continue
         before, after = f"{name}\x01", "\x02"
+        if isinstance(values, str):
+            text += before + values + after
+            continue
         if values.null_count:
             if text:
                 parts.append(_piece(text))

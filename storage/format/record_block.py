@@ -133,7 +133,7 @@ class Join(NamedTuple):
 
 
 class CompiledJoin(NamedTuple):
-    """The same by a compiled loop, which makes the bodies' sums, too."""
+    """The same by a compiled loop, which can make the bodies' sums, too."""
 
     kernels: ModuleType
     parts: NamedTuple
@@ -158,20 +158,22 @@ class CompiledJoin(NamedTuple):
         properties: Stretches,
     ) -> CompiledJoin:
         """The same, of bodies and properties wherever they lie."""
-        sizes = np.array([len(name) for name in names], np.int64)
-        begins = (np.cumsum(sizes) - sizes)[name_codes]
-        named = Stretches(np.frombuffer(b"".join(names), np.uint8), begins, begins + sizes[name_codes])
+        ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+        begins = ends - np.array([len(name) for name in names], np.int64)
+        named = Stretches(np.frombuffer(b"".join(names), np.uint8), begins[name_codes], ends[name_codes])
         arrays = (header.view(np.uint8), *bodies, *named, *properties)
         return cls(kernels, kernels.Parts(*map(sealed, arrays)))
 
     def rows(self, first: int, last: int, size_bytes: int) -> np.ndarray | None:
-        """Records [first, last) back to back; None where they do not take `size_bytes`."""
+        """Records [first, last) back to back, with their bodies' sums; None where they do not take `size_bytes`."""
         out = np.empty(size_bytes, np.uint8)
-        return out if self.fills(out, first, last) else None
+        return out if self.fills(out, first, last, sums=True) else None
 
-    def fills(self, out: np.ndarray, first: int, last: int) -> bool:
-        """Write records [first, last) to `out`. False where they do not fill it, or one does not lie in its data."""
-        return bool(self.kernels.join_records(out, first, last, self.parts))
+    def fills(self, out: np.ndarray, first: int, last: int, *, sums: bool) -> bool:
+        """Write records [first, last) to `out`, with `sums` their bodies' sums, too. False where they do not fill it, or one does
+        not lie in its data.
+        """
+        return bool(self.kernels.join_records(out, first, last, self.parts, sums))
 
 
 class Stretches(NamedTuple):
@@ -231,8 +233,8 @@ def write_commits(
 ) -> None:
     """Fill `out` with the commits of whole records that begin at `positions` of `halves` (both `uint8`), in their order.
 
-    `codes` says which of the queues each is for. All halves have hosts of the same kinds. Where a half lies is not said yet
-    (`record_block.stamp_halves`). Raises ValueError where the commits take more bytes or fewer.
+    `codes` says which of the queues each is for. All halves have hosts of the same kinds. A commit has the body's sum of its half.
+    Where a half lies is not said yet (`record_block.stamp_halves`). Raises ValueError where the commits take more bytes or fewer.
     """
     made = np.empty(0, np.uint8)
     if len(positions):
@@ -241,7 +243,8 @@ def write_commits(
         if (kernels := COMPILED.for_rows(len(positions))) is not None and kernels.HAS_CRC:
             bodies = Stretches(halves, records.body_starts, records.body_ends)
             properties = Stretches(halves, *records.property_bounds())
-            if CompiledJoin.over(kernels, header, bodies, fields.names, codes, properties).fills(out, 0, len(header)):
+            join = CompiledJoin.over(kernels, header, bodies, fields.names, codes, properties)
+            if join.fills(out, 0, len(header), sums=False):
                 return
         exact = RecordParts(header, records.bodies(), fields.names, codes, records.raw_properties())
         made = Join.of(exact).rows(0, len(header))

@@ -459,18 +459,34 @@ _MOST_SECONDS = 2**31 - 1
 _NUMBERS = attrgetter(*(field.name for field in fields(IndexHeader)))
 
 
-def link_items(slot_of_items: np.ndarray, numbers: np.ndarray, slots: np.ndarray) -> np.ndarray:
-    """For each new item the one before it in its slot, 0 = none; updates `slots` to the newest items. `numbers` ascend."""
+_LINKED_TOGETHER = 1 << 17
+"""Items that are linked at once: their numbers stay in the processor's cache, and few of them share a slot."""
+
+
+def link_items(slot_of_items: np.ndarray, first_number: int, slots: np.ndarray) -> np.ndarray:
+    """For each new item, numbered from `first_number` on, the one before it in its slot, 0 = none; updates `slots` to the newest."""
+    previous = np.empty(len(slot_of_items), np.int32)
+    for start in range(0, len(slot_of_items), _LINKED_TOGETHER):
+        rows = slice(start, start + _LINKED_TOGETHER)
+        previous[rows] = _link_together(slot_of_items[rows].astype(np.intp), first_number + start, slots)
+    return previous
+
+
+def _link_together(places: np.ndarray, first_number: int, slots: np.ndarray) -> np.ndarray:
+    numbers = np.arange(first_number, first_number + len(places), dtype=np.int32)
+    previous = slots.take(places, mode="clip")  # no place lies outside, and this mode does not look for one
+    slots[places] = numbers  # among equal slots the last one, the newest item, wins
+    newest = slots.take(places, mode="clip")
+    older = np.flatnonzero(newest != numbers)
+    is_shared = np.zeros(len(places), bool)
+    is_shared[older] = is_shared[newest[older] - first_number] = True
+    shared = np.flatnonzero(is_shared)
     # one sort of (slot, rank) as a number: NumPy sorts numbers several times as fast as it sorts their places
-    ranked = np.sort(slot_of_items.astype(np.int64) << 32 | np.arange(len(slot_of_items)))
+    ranked = np.sort(places[shared] << 32 | shared)
     order = ranked & 0xFFFFFFFF
-    in_order = np.right_shift(ranked, 32, out=ranked)  # a full file has 20 million items
-    numbers_in_order = numbers[order]
-    follows = np.zeros(len(order), bool)
-    follows[1:] = in_order[1:] == in_order[:-1]
-    previous = np.empty(len(order), np.int32)
-    previous[order] = np.where(follows, np.roll(numbers_in_order, 1), slots[in_order])
-    slots[in_order] = numbers_in_order  # among equal slots the last one, the newest item, wins
+    in_order = ranked >> 32
+    follows = np.flatnonzero(in_order[1:] == in_order[:-1]) + 1
+    previous[order[follows]] = numbers[order[follows - 1]]
     return previous
 
 
@@ -482,7 +498,7 @@ def mend_chains(file_system: LocalFileSystem, file: IndexFile) -> None:
     """
     header, items, found = file.header(), file.items(), file.slots()
     slots = np.zeros(len(found), np.int32)
-    previous = link_items(items["key_hash"] % len(slots), np.arange(1, len(items) + 1, dtype=np.int32), slots)
+    previous = link_items(items["key_hash"] % len(slots), 1, slots)
     differing = np.flatnonzero(previous != items["previous_item"])
     for rows in runs_of_pages(np.unique(differing // PAGE_ROWS)):
         mended = items[rows].copy()
@@ -648,7 +664,7 @@ class IndexWriter:
         items["key_hash"] = keys.key_hashes
         items["commitlog_offset"] = keys.commitlog_offsets
         items["time_difference_s"] = differences
-        items["previous_item"] = link_items(slots, first + np.arange(count, dtype=np.int32), newest)
+        items["previous_item"] = link_items(slots, first, newest)
         return items.view(np.uint8), int(np.count_nonzero(items["previous_item"] == 0))
 
     def _linked_few(self, keys: IndexKeys, first_begin_ms: int, begin_ms: int) -> tuple[bytes, int]:

@@ -385,11 +385,19 @@ def decimal_texts(numbers: np.ndarray, rows: np.ndarray) -> pa.Array:
     return pa.array(numbers.astype(np.int64), mask=~rows).cast(pa.large_string())
 
 
-def real_places(queues: tuple[Queue, ...], codes: np.ndarray, rows: np.ndarray | None = None) -> dict[str, pa.Array]:
-    """REAL_TOPIC and REAL_QID of messages for these queues, as columns of large_string; null outside `rows` (a mask) if it is given."""
-    taken = pa.array(codes, mask=None if rows is None else ~rows)
+def real_places(
+    queues: tuple[Queue, ...], codes: np.ndarray, rows: np.ndarray | None = None
+) -> dict[str, pa.Array | str]:
+    """REAL_TOPIC and REAL_QID of messages for these queues, as columns of large_string; null outside `rows` (a mask) if it is given.
+
+    A topic that all messages have is given once, as a text.
+    """
+    elsewhere = None if rows is None or rows.all() else ~rows
+    topics, taken = [topic for topic, _ in queues], pa.array(codes, mask=elsewhere)
     return {
-        REAL_TOPIC: pa.array([topic for topic, _ in queues], pa.large_string()).take(taken),
+        REAL_TOPIC: topics[0]
+        if elsewhere is None and len(set(topics)) == 1
+        else pa.array(topics, pa.large_string()).take(taken),
         REAL_QUEUE_ID: pa.array([str(queue_id) for _, queue_id in queues], pa.large_string()).take(taken),
     }
 

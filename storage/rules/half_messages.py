@@ -78,7 +78,7 @@ HALF_DELAYED = Refusal(
 )
 HALF_EMPTY = Refusal(PutStatus.MESSAGE_ILLEGAL, "it is empty, and a broker cannot commit such a half message")
 
-Value = TypeVar("Value", str, pa.Array)
+Value = TypeVar("Value", str, pa.Array | str)
 
 
 class TransactionState(Enum):

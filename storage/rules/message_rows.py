@@ -171,7 +171,7 @@ class MessageRows:
         queue_codes: np.ndarray,
     ) -> OutgoingMessages:
         unique_texts = _unique_texts(columns, unique)
-        properties: dict[str, pa.Array | None] = {
+        properties: dict[str, pa.Array | str | None] = {
             "UNIQ_KEY": unique_texts,
             "TAGS": columns.tags,
             "KEYS": columns.keys,
@@ -238,22 +238,23 @@ class MessageRows:
             return found
         return with_tag_hashes(*found, tag_hashes(prefixes, columns.tags))
 
-    def _marks(self, transactions: TransactionColumns) -> dict[str, pa.Array]:
+    def _marks(self, transactions: TransactionColumns) -> Mapping[str, pa.Array | str]:
         """Additional properties of rows whose end is decided; none for rows with an unknown end."""
         assert self._rules.transaction is not None
         unknown = pa.array(transactions.states == UNKNOWN)
+        if not pc.any(unknown).as_py():
+            return dict(self._rules.transaction.marks)
         nothing = pa.scalar(None, pa.large_string())
         return {
             name: pc.if_else(unknown, nothing, pa.scalar(text, pa.large_string()))
             for name, text in self._rules.transaction.marks
         }
 
-    def _producer_groups(self, transactions: TransactionColumns) -> pa.Array:
+    def _producer_groups(self, transactions: TransactionColumns) -> pa.Array | str:
         if transactions.producer_groups is not None:
             return transactions.producer_groups
         assert self._rules.transaction is not None
-        group = pa.scalar(self._rules.transaction.producer_group or "", pa.large_string())
-        return pa.repeat(group, len(transactions.states))
+        return self._rules.transaction.producer_group or ""
 
     def _commits(
         self,

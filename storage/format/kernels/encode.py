@@ -33,7 +33,7 @@ class Parts(NamedTuple):
     """n records in their parts: strings data[begins[i]:ends[i]]."""
 
     headers: Any
-    """n of one size, back to back, complete but for the bodies' sums."""
+    """n of one size, back to back, complete; or but for the bodies' sums."""
     bodies: Any
     body_begins: Any
     body_ends: Any
@@ -57,9 +57,12 @@ def _lie_in(data: Any, begins: Any, ends: Any, row: Any) -> Any:
 
 if crc32 is not None:
 
-    @kernel(types.boolean(BYTES, LONG, LONG, _PARTS))
-    def join_records(out: Any, first: int, last: int, parts: Parts) -> bool:
-        """Records [first, last) back to back in `out`. False where they do not fill it, or one does not lie in its data."""
+    @kernel(types.boolean(BYTES, LONG, LONG, _PARTS, types.boolean))
+    def join_records(out: Any, first: int, last: int, parts: Parts, sums: bool) -> bool:
+        """Records [first, last) back to back in `out`, with `sums` their bodies' sums, too, else those of the headers.
+
+        False where they do not fill it, or one does not lie in its data.
+        """
         count = np.int64(len(parts.name_begins))
         if first < 0 or last > count or count == 0:
             return False
@@ -82,8 +85,9 @@ if crc32 is not None:
             if at + header_size + body_size + name_size + 2 + properties_size > len(out):
                 return False
             memcpy(out, at, parts.headers, row * header_size, header_size)
-            crc = crc32(np.uint32(0), start + np.uint64(body), np.uint64(body_size))
-            put_be32(out, at + _CRC, np.int64(crc) & CRC_MASK)
+            if sums:
+                crc = crc32(np.uint32(0), start + np.uint64(body), np.uint64(body_size))
+                put_be32(out, at + _CRC, np.int64(crc) & CRC_MASK)
             at += header_size
             memcpy(out, at, parts.bodies, body, body_size)
             at += body_size
