@@ -274,10 +274,11 @@ class LocalFileInMemory:
         stop = max(position, min(position + length, self.size_bytes))
         if stop - position <= _WHOLE_BYTES:
             return np.frombuffer(os.pread(self._descriptor, stop - position, position), np.uint8)
-        copy = np.zeros(stop - position, np.uint8)
-        for start, end in self.data_ranges(position):
-            if start < stop:
-                _read_into(self._descriptor, copy.data[start - position : min(end, stop) - position], start)
+        copy, at = np.zeros(stop - position, np.uint8), position
+        # To find the end of data the kernel would look at all of it, up to the file's end; its begin is found at once.
+        while at < stop and (start := _next_data(self._descriptor, at)) is not None and start < stop:
+            at = min(start + _WHOLE_BYTES, stop)
+            _read_into(self._descriptor, copy.data[start - position : at - position], start)
         return copy
 
     def gather(
@@ -390,16 +391,21 @@ def _read_into(descriptor: int, buffer: memoryview, position: int) -> None:
 
 
 def _data_ranges(descriptor: int, position: int) -> list[tuple[int, int]]:
-    ranges = []
-    try:
-        while True:
-            start = os.lseek(descriptor, position, os.SEEK_DATA)
-            position = os.lseek(descriptor, start, os.SEEK_HOLE)
-            ranges.append((start, position))
-    except OSError as error:
-        if error.errno != errno.ENXIO:  # no data from the position on
-            raise
+    ranges: list[tuple[int, int]] = []
+    while (start := _next_data(descriptor, position)) is not None:
+        position = os.lseek(descriptor, start, os.SEEK_HOLE)
+        ranges.append((start, position))
     return ranges
+
+
+def _next_data(descriptor: int, position: int) -> int | None:
+    """Where the first data from the position on begins; None if there is none."""
+    try:
+        return os.lseek(descriptor, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return None
 
 
 class LocalWriter:

@@ -634,7 +634,8 @@ def half_positions(data: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 def resolved_tags_codes(tags_codes: np.ndarray, store_time_ms: int) -> np.ndarray:
     """The tags codes of messages with that store time, as queue entries hold them."""
-    return np.where(tags_codes >= DUE_IN, tags_codes - DUE_IN + store_time_ms, tags_codes)
+    waiting = tags_codes >= DUE_IN
+    return np.where(waiting, tags_codes - DUE_IN + store_time_ms, tags_codes) if waiting.any() else tags_codes
 
 
 def read_stamps(data: np.ndarray, positions: np.ndarray, host_size: int) -> tuple[np.ndarray, np.ndarray]:
