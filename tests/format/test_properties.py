@@ -267,6 +267,22 @@ def test_columns_become_properties_in_order_where_they_are_not_null(
         assert list(decode_properties(raw).items()) == list(expected.items())
 
 
+@pytest.mark.parametrize("maps", [None, ("a\x01b\x02", "")])
+def test_a_text_that_all_rows_have_stands_where_its_column_would(maps: tuple[str, str] | None) -> None:
+    laid = None if maps is None else texts(*maps)
+    columns = {
+        "U": texts("u", "v"),
+        "A": "1",
+        "B": texts("x", None),
+        "C": "2",
+        "D": "3",
+        "E": texts("y", "z"),
+        "F": "4",
+    }
+    same = {name: texts(value, value) if isinstance(value, str) else value for name, value in columns.items()}
+    assert encode_columns({"L": "l"}, columns, laid).equals(encode_columns({"L": "l"}, same, laid))
+
+
 def test_the_size_of_leading_properties_is_that_of_their_bytes() -> None:
     leading = leading_properties("régio", True, "DefaultCluster")
     assert leading["TRACE_ON"] == "true"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +16,14 @@ from hypothesis import strategies as st
 from storage import open_store
 from storage.format import record_block
 from storage.format.record import (
+    HEADER_STRUCTS,
     HOST_FLAGS,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
     committed_flags,
 )
+from storage.format.record_batch import Records
 from storage.format.record_block import (
     OutgoingMessages,
     columns_of,
@@ -35,6 +38,7 @@ from storage.put import half_ends
 from storage.put.half_ends import CommitsOfHalves, with_states
 from storage.rules.half_messages import HALF_TOPIC
 from tests.support.fixture_stores import Fixture
+from tests.support.kernels import both
 from tests.support.message_builder import HOST_V4, HOST_V6
 
 TOPICS = ("T", "orders", "long" * 31 + "er", "V2" * 70)
@@ -146,6 +150,22 @@ def test_a_broker_s_commits_are_made_of_its_halves(pristine_store: Callable[[str
     out = np.empty(len(expected), np.uint8)
     write_commits(out, halves, np.cumsum(sizes) - sizes, queues, np.arange(len(queues)))
     assert unplaced(out, commit_sizes) == unplaced(expected, commit_sizes)
+
+
+def test_a_commit_keeps_the_sum_of_its_half() -> None:
+    """A body that was damaged after it was summed up is not made to look whole."""
+    half = encode_block(*_plain_half()).data
+    half[half.tobytes().index(b"body")] = ord("B")
+
+    def written() -> bytes:
+        out = np.empty(len(half) - len(HALF_TOPIC) + 1, np.uint8)
+        write_commits(out, half, np.zeros(1, np.int64), [("T", 3)], np.zeros(1, int))
+        return out.tobytes()
+
+    for commit in both(written):
+        (decoded,) = Records(np.frombuffer(commit, np.uint8), np.zeros(1, np.int64)).bodies().to_pylist()
+        assert decoded == b"Body"
+        assert HEADER_STRUCTS[0].unpack_from(commit)[2] == crc32(b"body") & 0x7FFFFFFF
 
 
 def unplaced(commits: np.ndarray, sizes: np.ndarray) -> bytes:

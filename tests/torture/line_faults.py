@@ -95,6 +95,8 @@ _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
 _ONE = _Room("storage.transaction.outcomes", "tests/broker/test_end_transaction.py")
 _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transaction.py")
 _KEYS = _Room("storage.format.keys", "tests/format/test_keys.py")
+_INDEX = _Room("storage.index.store", "tests/storage/index/test_index_writer.py")
+_RECORDS = _Room("storage.format.record_block", "tests/format/test_record_parts.py")
 _PLACEMENT = _Room("storage.log.writer", "tests/storage/log/test_placement.py")
 _HALVES = _Room("storage.transaction.half_queue", "tests/broker/test_end_transaction.py")
 _TIMED = _Room("storage.delay.timer_records", "tests/storage/delay/test_timer_delivery.py")
@@ -200,9 +202,21 @@ LINES: Mapping[str, Line] = MappingProxyType(
         # Many rows
         "unique keys begin anew after 65,536 rows": _KEYS.line(
             "UniqueKeys.__init__",
-            "(ranks >> _TAIL_BITS)",
-            "(ranks[:1] >> _TAIL_BITS)",
+            "divmod(first_rank + start, len(digits))",
+            "divmod(first_rank, len(digits))",
             "test_ranks_go_on_beyond_16_bits",
+        ),
+        "index items that are linked together do not know those before": _INDEX.line(
+            "link_items",
+            "first_number + start, slots",
+            "first_number, slots",
+            "test_many_keys_entered_at_once_are_linked_as_a_broker_links_them_one_by_one",
+        ),
+        "a commit has the sum of whatever its body is": _RECORDS.line(
+            "write_commits",
+            "sums=False",
+            "sums=True",
+            "test_a_commit_keeps_the_sum_of_its_half",
         ),
         "ranks in a queue begin anew after 65,536 rows": _PLACEMENT.line(
             "_ranks",

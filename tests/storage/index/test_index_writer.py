@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.arrays import FEW_ROWS
+from storage.index import store
 from storage.index.store import IndexStore, IndexWriter, mend_chains
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import IndexKeys, dispatch, index_keys
@@ -265,6 +268,28 @@ def test_a_broker_enters_keys_as_it_is_played_here(pristine_store: Callable[[str
     columns = items["key_hash"], items["commitlog_offset"], times
     put_keys(path, config["maxHashSlotNum"], list(zip(*(column.tolist() for column in columns), strict=True)))
     assert path.read_bytes() == Path(files[0].path).read_bytes()
+
+
+@given(
+    hashes=st.lists(st.integers(0, 40) | st.integers(0, 2**31 - 1), min_size=FEW_ROWS + 1, max_size=300),
+    first=st.lists(st.integers(0, 40), max_size=30),
+    together=st.sampled_from([1, 7, 64, 1_000]),
+)
+def test_many_keys_entered_at_once_are_linked_as_a_broker_links_them_one_by_one(
+    hashes: list[int], first: list[int], together: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("linked")
+    index = store_in(directory, slots=31, items=400)
+    writer = IndexWriter(FILES, index, lambda: NOW_MS)
+    with mock.patch.object(store, "_LINKED_TOGETHER", together):
+        writer.append(keys(first))
+        writer.append(keys(hashes, 100 * len(first)))
+    writer.finish()
+    path = Path(index.files()[0].path)
+    alone = directory / "alone"
+    alone.write_bytes(bytes(path.stat().st_size))
+    put_keys(alone, 31, timed([*first, *hashes], 0))
+    assert path.read_bytes() == alone.read_bytes()
 
 
 @pytest.mark.crash
