@@ -34,7 +34,7 @@ test-long: setup ## what takes an hour, or is one of many cases whose siblings t
 test-spark: setup ## the tests that start Spark; SPARK=4.1.4: some of them with that release, in an environment of its own
 ifdef SPARK
 	@python=$$(scripts/spark_environment.sh $(SPARK)) && \
-		$$python -m tests.support.spark_releases docs/tables/spark-releases.md tests/spark -q -m "not long and (release or not slow)" $(ARGS)
+		$$python -m tests.support.spark_releases docs/tables/spark-releases.md tests/spark -q -m "release or not (slow or long)" $(ARGS)
 else
 	@$(VENV)/bin/python -m pytest -m spark $(ARGS)
 endif

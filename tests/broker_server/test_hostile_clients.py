@@ -122,6 +122,7 @@ def test_whatever_a_body_is_a_request_is_answered(cluster: OwnCluster, honest: H
             answers_of(cluster.address, bad_bodies(commands, random, 40), MAY_WAIT)
 
 
+@pytest.mark.long
 def test_requests_with_much_that_is_wrong_are_answered(cluster: OwnCluster, honest: Honest) -> None:
     random = Random(SEED)
     with hostilities(cluster):

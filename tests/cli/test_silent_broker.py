@@ -40,8 +40,8 @@ def run(halves: tuple[OwnCluster, OwnCluster], *words: str) -> Result:
         ("topics",),
         ("topics", "--topic", "Orders"),
         ("query", "--topic", "Orders", "--key", "both"),
-        ("query", "--topic", "Orders", "--unique-key", "SAME"),
-        ("lag", "--queues"),
+        pytest.param(("query", "--topic", "Orders", "--unique-key", "SAME"), marks=pytest.mark.long),
+        pytest.param(("lag", "--queues"), marks=pytest.mark.long),
     ],
 )
 def test_what_the_others_have_is_shown_and_the_silent_broker_is_named(

@@ -11,6 +11,7 @@ from tests.dledger.disks import RealDisk
 from tests.dledger.faults import FAULTS, noticed
 from tests.dledger.life import Life, lived
 from tests.dledger.world import World
+from tests.support.shares import one_in
 
 HAPPENED = (
     *("elections", "cuts", "restarts of a log", "trimmed", "kills", "partitions", "acknowledged"),
@@ -42,6 +43,7 @@ def test_no_life_on_real_files_breaks_an_invariant(lives: int, tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_no_life_of_hundreds_breaks_an_invariant() -> None:
     found = lived(range(1_000, 1_400))
     assert found.failures == []
@@ -54,7 +56,7 @@ def test_no_life_of_ten_thousand_breaks_an_invariant() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(FAULTS))
+@pytest.mark.parametrize("name", one_in(3, list(FAULTS), others=pytest.mark.long))
 def test_a_planted_fault_is_noticed(name: str) -> None:
     assert noticed(name) is not None
 

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.first_mistakes.usages import Places
+from tests.support.shares import one_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -195,7 +196,7 @@ def _insert(spark: SparkSession, places: Places) -> None:
 TASK_FAILED = "An exception was thrown from the Python worker:"
 
 
-@pytest.mark.parametrize("wrong", USAGES, ids=lambda wrong: wrong.what)
+@pytest.mark.parametrize("wrong", one_in(3, USAGES, others=pytest.mark.long), ids=lambda wrong: wrong.what)
 def test_a_session_shows_the_cause_and_the_cure(wrong: Wrong, spark: SparkSession, places: Places) -> None:
     first, *others = _answer(wrong, spark, places).splitlines()
     line = others[0] if first == TASK_FAILED else first

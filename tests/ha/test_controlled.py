@@ -46,6 +46,7 @@ def test_what_was_found_is_not_found_again(seed: int, steps: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_no_life_of_many_breaks_an_invariant() -> None:
     found = lived(range(2_000, 2_024), 300, kind=CONTROLLED)
     assert found.failures == []

@@ -263,7 +263,7 @@ def test_each_row_is_there_once_when_both_have_lost_their_power(kind: type[Machi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Machine, BesideASink])
+@pytest.mark.parametrize("kind", [Machine, pytest.param(BesideASink, marks=pytest.mark.long)])
 def test_it_is_so_whatever_of_the_batch_the_slave_has(kind: type[Machine], tmp_path: Path) -> None:
     """Acknowledged batches, and others of which the promoted slave has nothing, a part, and all."""
     found = _lives_of(kind, tmp_path, 40)

@@ -37,7 +37,9 @@ def test_no_life_of_many_breaks_an_invariant() -> None:
 
 
 def _slow(names: Sequence[str]) -> list[object]:
-    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    """Those of `QUICK` as they are, of the others each third slow, the rest long."""
+    marks = {name: pytest.mark.slow if place % 3 == 0 else pytest.mark.long for place, name in enumerate(names)}
+    return [name if name in QUICK else pytest.param(name, marks=marks[name]) for name in names]
 
 
 @pytest.mark.parametrize("name", _slow(list(FAULTS)))

@@ -247,6 +247,7 @@ def test_the_sink_signs_all_that_it_asks(guarded: RunningBroker, tmp_path: Path,
         wait_until(lambda: sum(admin.max_offsets(topic).values()) == 40, "the rows are there")
 
 
+@pytest.mark.long
 def test_the_sink_with_another_key_is_refused_and_tells_no_secret(
     guarded: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -115,7 +115,8 @@ def hunt(oracle: Oracle, home: Path, kind: str, kills: int) -> Hunted:
     return Hunted(verdict, turns.without_leader_s)
 
 
-@pytest.mark.parametrize("kind", ["ours", *(pytest.param(each, marks=pytest.mark.long) for each in list(KINDS)[1:])])
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.long
 def test_controllers_killed_under_load_lose_nothing_and_another_one_elects(
     oracle: Oracle, tmp_path: Path, kind: str
 ) -> None:

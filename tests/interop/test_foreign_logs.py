@@ -139,6 +139,7 @@ def write_by_spark(spark: SparkSession, place: Place, checkpoint: Path) -> list[
 @pytest.mark.filterwarnings(
     "ignore:store .* the log lacks:RuntimeWarning"
 )  # a configuration that names one of the log's places
+@pytest.mark.long
 def test_a_running_brokers_log_is_written_by_no_way_in_and_the_broker_serves_all_it_acknowledged(
     spark: SparkSession, oracle: Oracle, tmp_path: Path
 ) -> None:

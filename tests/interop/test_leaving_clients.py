@@ -98,6 +98,7 @@ def test_no_orderly_consumer_goes_back_behind_one_that_has_shut_down(
     assert [(each["whole"], each["back"]) for each in rounds] == [(True, 0)] * 4
 
 
+@pytest.mark.long
 def test_what_gos_consumers_commit_while_they_shut_down_is_stored(
     servers: Oracle, broker: RunningBroker, tmp_path: Path
 ) -> None:

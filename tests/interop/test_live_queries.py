@@ -203,6 +203,7 @@ def test_requests_are_signed_and_refusals_are_named(oracle: Oracle, tmp_path: Pa
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_no_secret_is_shown_by_a_query(
     spark: SparkSession,
     oracle: Oracle,

@@ -340,7 +340,8 @@ def test_a_batch_whose_writer_died_is_finished_on_an_older_broker(oracle: Oracle
     assert len(messages) == len({line["keys"] for line in messages}) == 2 * 100
 
 
-@pytest.mark.parametrize("version", [RELEASE, pytest.param("4.9.7", marks=pytest.mark.long)])
+@pytest.mark.parametrize("version", [RELEASE, "4.9.7"])
+@pytest.mark.long
 def test_rows_that_wait_are_delivered_once_wherever_the_commit_dies(
     version: str, oracle: Oracle, tmp_path: Path
 ) -> None:

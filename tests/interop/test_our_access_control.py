@@ -170,6 +170,7 @@ def test_mqadmin_makes_users_and_entries_and_java_and_our_client_go_by_them(guar
     assert "User:ann is not found" in guarded.mqadmin(*create, user=ann)
 
 
+@pytest.mark.long
 def test_a_java_producer_and_consumer_need_pub_and_sub_and_nothing_else(guarded: Guarded) -> None:
     """Sends, transactions that are committed and checked, heartbeats, pulls, offsets, a message sent back and its retry topic."""
     at = ("-b", guarded.broker.address)

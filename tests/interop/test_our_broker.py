@@ -58,6 +58,7 @@ def test_what_javas_producer_sends_javas_consumer_gets_once_and_apaches_store_ho
     assert len([line for line in dumped if line["cqTopic"] == TOPIC]) == COUNT + 50
 
 
+@pytest.mark.long
 def test_apaches_broker_goes_on_with_our_store_and_ours_with_its(oracle: Oracle, tmp_path: Path) -> None:
     port, store = free_ports(), tmp_path / "store"
     ours = Oracle(tmp_path, is_ours=True)

@@ -93,6 +93,7 @@ def test_mqadmin_keeps_texts_at_our_name_server(
     assert "success" in mqadmin(oracle, address, "updateOrderConf", "-t", "TBW102", "-m", "delete")
 
 
+@pytest.mark.long
 def test_mqadmin_takes_and_gives_permission_to_write(oracle: Oracle, admin: Admin, broker: RunningBroker) -> None:
     address = broker.name_server
 
@@ -108,6 +109,7 @@ def test_mqadmin_takes_and_gives_permission_to_write(oracle: Oracle, admin: Admi
     assert admin.route("TBW102").publish_queues != ()
 
 
+@pytest.mark.long
 def test_mqadmin_changes_our_settings(oracle: Oracle, admin: Admin, broker: RunningBroker, home: Path) -> None:
     address = broker.name_server
     done = mqadmin(oracle, address, "updateNamesrvConfig", "-k", "waitSecondsForService", "-v", "7")
@@ -144,6 +146,7 @@ def test_a_killed_broker_leaves_the_routes_at_once(oracle: Oracle, name_server: 
         assert time.monotonic() - killed_at < 5  # not the two minutes of silence
 
 
+@pytest.mark.long
 def test_a_broker_that_stops_says_so(oracle: Oracle, name_server: OurNameServer, home: Path) -> None:
     with Admin(ClientSettings((name_server.address,))) as admin:
         with oracle.broker(home / "stopped", name_server.address, brokerName="broker-stopped"):

@@ -111,6 +111,7 @@ def ha_address_of(broker: RunningBroker) -> str:
     return f"127.0.0.1:{int(broker.address.rpartition(':')[2]) + 1}"
 
 
+@pytest.mark.long
 def test_a_java_slave_follows_our_broker_over_files_and_kills(oracle: Oracle, tmp_path: Path) -> None:
     ours, port, master, replica = (
         Oracle(tmp_path, is_ours=True),
@@ -288,6 +289,7 @@ def test_a_java_slave_finds_our_broker_by_the_name_server(oracle: Oracle, tmp_pa
     assert messages(oracle.dump(replica, broker.conf)) == messages(oracle.dump(master, broker.conf))
 
 
+@pytest.mark.long
 def test_a_java_slave_follows_a_store_that_a_writer_beside_it_writes(oracle: Oracle, tmp_path: Path) -> None:
     """`spark-mq replicate`: the store is a sink's, and no broker serves it."""
     master, replica, log = tmp_path / "master", tmp_path / "replica", tmp_path / "replicate.log"

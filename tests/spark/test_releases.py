@@ -27,7 +27,7 @@ from tests.support.store_builder import StoreBuilder
 from .conftest import ReadStore
 from .streams import Stream
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.release]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.release]
 
 Refused = Callable[[str, Ability], None]
 
