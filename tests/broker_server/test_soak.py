@@ -13,12 +13,11 @@ from tests.broker_server.process_samples import Sample, slope_per_minute
 from tests.broker_server.soak import BEGIN, COLUMNS, END, FLUSHES, Soaked, soak, table, with_row
 from tests.remoting_server.echo import request
 from tests.support.planned_server import echo, frame, planned_server
-from tests.support.shares import one_in
 from tests.torture.page import write_into
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("flush", one_in(2, FLUSHES, others=pytest.mark.long))
+@pytest.mark.parametrize("flush", FLUSHES)
+@pytest.mark.long
 def test_nothing_that_was_acknowledged_is_lost(flush: str, tmp_path: Path) -> None:
     soaked = soak(flush, 20, 4711, tmp_path, print)
     print(table([soaked.row()]), soaked.failures)

@@ -52,6 +52,7 @@ def _is_short(stories: dict[Fate, Story]) -> bool:
     )
 
 
+@pytest.mark.long
 def test_a_store_lives_on_over_a_kill_at_each_failpoint(
     tmp_path: Path, nursery: Nursery, capsys: pytest.CaptureFixture[str]
 ) -> None:

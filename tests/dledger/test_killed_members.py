@@ -26,7 +26,7 @@ def killed(directory: str, seed: int) -> list[list[str]]:
     return [line.split() for line in lines if line.endswith("\n")]  # the last one may be cut
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=pytest.mark.long)])
 def test_what_a_killed_member_had_made_durable_is_there(rounds: int, tmp_path: Path) -> None:
     directory, end, term = str(tmp_path / "dledger-n0"), -1, 0
     for seed in range(rounds):

@@ -150,6 +150,7 @@ CLAIMS_SEEN = 9
 """How many of them stand in the ledger's topic as ENDs of batch 10^9."""
 
 
+@pytest.mark.long
 def test_no_batch_is_lost_or_doubled_by_what_clients_send(oracle: Oracle, tmp_path: Path) -> None:
     store = sinks_store(oracle, tmp_path)
     with (

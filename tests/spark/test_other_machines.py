@@ -14,7 +14,7 @@ import pytest
 from tests.support.other_views import HIDDEN, MESSAGES, OTHER, SAME, UNSHARED, mounts
 from tests.support.places import PROJECT
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 BLIND = pytest.mark.parametrize("view", [HIDDEN, OTHER])
 
 
