@@ -32,8 +32,9 @@ import pyarrow.compute as pc
 
 from storage.errors import NameIllegalError
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.arrays import joined
 from storage.format.delay import TimerCheckpoint, encode_timer_checkpoint
-from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps, with_crc_room
+from storage.format.properties import PROPERTIES_LIMIT_BYTES, closed, decode_property_maps, with_crc_room
 from storage.format.record import BLANK_SIZE, MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog, LogFile
@@ -51,8 +52,6 @@ from storage.rules.inner_messages import InnerMessages, timer_record_limit
 
 TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
 _WHOLE_NUMBER = r"^[+-]?0*[0-9]{1,19}$"  # a longer number fits no long
-_CLOSED = pa.scalar("\x02", pa.large_string())
-_END = pa.scalar("", pa.large_string())
 
 
 class TimerRecords(NamedTuple):
@@ -281,13 +280,8 @@ def _with_properties(properties: pa.Array, added: Mapping[str, pa.Array]) -> pa.
     """Property strings with these properties set, replacing present ones; a row with null is unchanged."""
     for name, values in added.items():
         properties = _without(properties, name, values.is_valid())
-    pieces = [
-        pc.binary_join_element_wise(pa.scalar(f"{name}\x01", pa.large_string()), values, _CLOSED, _END)
-        for name, values in added.items()
-    ]
-    absent = pc.JoinOptions(null_handling="replace", null_replacement="")
-    ends = [piece.cast(pa.large_binary()) for piece in pieces]
-    return pc.binary_join_element_wise(_closed(properties), *ends, pa.scalar(b"", pa.large_binary()), options=absent)
+    ends = [pc.binary_join_element_wise(f"{name}\x01", values, "\x02", "") for name, values in added.items()]
+    return joined(closed(properties), *ends)
 
 
 def _without(properties: pa.Array, name: str, rows: pa.Array) -> pa.Array:
@@ -302,17 +296,6 @@ def _without(properties: pa.Array, name: str, rows: pa.Array) -> pa.Array:
     order = np.arange(len(properties))
     order[some] = len(properties) + np.arange(len(some))
     return pa.concat_arrays([properties, kept.cast(pa.large_binary())]).take(pa.array(order))
-
-
-def _closed(properties: pa.Array) -> pa.Array:
-    """Property strings with the last 0x02, which some clients omit."""
-    is_open = pc.and_not(pc.greater(pc.binary_length(properties), 0), pc.ends_with(properties, pattern="\x02"))
-    if not pc.any(is_open).as_py():
-        return properties
-    end = pa.scalar(b"\x02", pa.large_binary())
-    return pc.if_else(
-        is_open, pc.binary_join_element_wise(properties, end, pa.scalar(b"", pa.large_binary())), properties
-    )
 
 
 NEVER_ENTERED = 2**63 - 1

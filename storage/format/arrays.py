@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -84,7 +84,8 @@ def words_of(text: bytes) -> list[tuple[int, np.ndarray]]:
 
 def sorted_by_code(codes: np.ndarray, count: int) -> np.ndarray:
     """Row numbers sorted by code, equal codes in their order. Small codes are sorted by radix, in linear time."""
-    return np.argsort(codes.astype(np.uint16) if count <= 1 << 16 else codes, kind="stable")
+    small = next((kind for kind in (np.uint8, np.uint16) if count <= 1 << 8 * np.dtype(kind).itemsize), codes.dtype)
+    return np.argsort(codes.astype(small), kind="stable")
 
 
 def row_windows(places: np.ndarray, sizes: np.ndarray, window_bytes: int) -> Iterator[tuple[slice, int]]:
@@ -174,6 +175,59 @@ def bytes_and_offsets(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     offsets = np.frombuffer(offsets_buffer, np.int64, len(texts) + 1, offset=8 * texts.offset)
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
     return data[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+class Stretches(NamedTuple):
+    """n stretches of a buffer: data[begins[i]:ends[i]]."""
+
+    data: np.ndarray
+    """uint8."""
+    begins: np.ndarray
+    """int64."""
+    ends: np.ndarray
+    """int64."""
+
+    @classmethod
+    def of(cls, texts: pa.Array | str) -> Stretches:
+        """Those of a column, empty for null; of a text, one."""
+        if isinstance(texts, str):
+            data = np.frombuffer(texts.encode(), np.uint8)
+            return cls(data, np.zeros(1, np.int64), np.array([len(data)]))
+        data, offsets = bytes_and_offsets(texts if pa.types.is_large_string(texts.type) else as_large_binary(texts))
+        ends = np.where(is_valid(texts), offsets[1:], offsets[:-1]) if texts.null_count else offsets[1:]
+        return cls(data, offsets[:-1], ends)
+
+    def sealed(self) -> Stretches:
+        """As kernels read them."""
+        return Stretches(*map(sealed, self))
+
+
+_NOTHING = pa.scalar(b"", pa.large_binary())
+_NULL_IS_NOTHING = pc.JoinOptions(null_handling="replace", null_replacement="")
+
+
+def joined(*pieces: pa.Array | str) -> pa.Array:
+    """The pieces one after the other, row by row, large_binary. A `str` is the same in every row, null adds nothing.
+
+    At least one is a column, of texts or binary.
+    """
+    count = next(len(piece) for piece in pieces if isinstance(piece, pa.Array))
+    if not is_few(count) and (kernels := COMPILED.for_rows()) is not None:
+        stretches = [Stretches.of(piece).sealed() for piece in pieces]
+        offsets = np.zeros(count + 1, np.int64)
+        for each in stretches:
+            offsets[1:] += each.ends - each.begins
+        np.cumsum(offsets, out=offsets)
+        data, places = np.empty(int(offsets[-1]), np.uint8), offsets[:-1].copy()
+        if all(kernels.lay(data, places, each) for each in stretches):
+            return pa.LargeBinaryArray.from_buffers(
+                pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+            )
+    columns = (
+        pa.scalar(piece.encode(), pa.large_binary()) if isinstance(piece, str) else piece.cast(pa.large_binary())
+        for piece in pieces
+    )
+    return pc.binary_join_element_wise(*columns, _NOTHING, options=_NULL_IS_NOTHING)
 
 
 def rows_with(texts: pa.Array, characters: bytes) -> np.ndarray:

@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage.errors import CorruptMessageError, CorruptRecordError
-from storage.format.arrays import body_crc, bytes_and_offsets, crcs_between, sizes_of, view_at
+from storage.format.arrays import body_crc, bytes_and_offsets, crcs_between, joined, sizes_of, view_at
 from storage.format.properties import decode_properties
 from storage.format.record import COMPRESSED, COMPRESSION_MASK, HEADERS, INNER_BATCH, NEED_UNWRAP, Message
 from storage.format.record_batch import Records, gather_bytes
@@ -53,15 +52,9 @@ def encode_items(bodies: pa.Array, properties: pa.Array, flags: np.ndarray) -> B
     head["size_bytes"] = sizes
     head["flag"] = flags
     head["body_size_bytes"] = body_sizes
-    joined = pc.binary_join_element_wise(
-        _fixed(head),
-        bodies.cast(pa.large_binary()),
-        _fixed(property_sizes.astype(_LENGTH)),
-        properties.cast(pa.large_binary()),
-        pa.scalar(b"", pa.large_binary()),
-    )
+    items = joined(_fixed(head), bodies, _fixed(property_sizes.astype(_LENGTH)), properties)
     ends = np.cumsum(sizes)
-    data = joined.buffers()[2] if count else None
+    data = items.buffers()[2] if count else None
     return BatchItems(np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)[: int(ends[-1])], ends)
 
 
@@ -119,20 +112,18 @@ def single_records(records: Records) -> SingleRecords:
     owner = pa.array(owners)
     header_sizes = (parts.body_starts - parts.positions)[owners]
     topic_ends = parts.property_bounds()[0] - _LENGTH.itemsize
-    made = pc.binary_join_element_wise(
-        gather_bytes(parts.buffer, parts.positions, parts.body_starts).cast(pa.large_binary()).take(owner),
-        gather_bytes(data, body_starts, body_starts + body_sizes).cast(pa.large_binary()),
-        gather_bytes(parts.buffer, parts.body_ends, topic_ends).cast(pa.large_binary()).take(owner),
-        gather_bytes(data, body_starts + body_sizes, starts + heads["size_bytes"]).cast(pa.large_binary()),
-        pa.scalar(b"", pa.large_binary()),
+    made = joined(
+        gather_bytes(parts.buffer, parts.positions, parts.body_starts).take(owner),
+        gather_bytes(data, body_starts, body_starts + body_sizes),
+        gather_bytes(parts.buffer, parts.body_ends, topic_ends).take(owner),
+        gather_bytes(data, body_starts + body_sizes, starts + heads["size_bytes"]),
     )
     others = np.setdiff1d(np.arange(len(records)), batches)
     ends = records.positions[others] + records.column("size_bytes")[others]
     kept = gather_bytes(records.buffer, records.positions[others], ends).cast(pa.large_binary())
     rows = np.concatenate((batches[owners], others))
     order = np.argsort(rows, kind="stable")
-    joined = pa.concat_arrays([made, kept]).take(pa.array(order))
-    view, bounds = bytes_and_offsets(joined)
+    view, bounds = bytes_and_offsets(pa.concat_arrays([made, kept]).take(pa.array(order)))
     buffer, places = view.copy(), bounds[:-1]
     is_made = order < len(owners)
     at, item = places[is_made], order[is_made]

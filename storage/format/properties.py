@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.format.arrays import as_texts, bytes_and_offsets, is_utf8, is_valid, view_at, words_of
+from storage.format.arrays import as_texts, bytes_and_offsets, is_utf8, is_valid, joined, view_at, words_of
 
 NAME_VALUE_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
@@ -231,21 +231,17 @@ def _last_places(names: list[bytes]) -> dict[bytes, int]:
 
 def decode_property_maps(raw: pa.Array) -> RegularProperties | PropertyMaps:
     """The properties of many messages, from a binary array without nulls."""
-    raw = _closed(raw.cast(pa.binary()))
+    raw = closed(raw.cast(pa.binary()))
     regular = _regular(raw)
     return _decode_mixed(raw) if regular is None else regular
 
 
-def _closed(raw: pa.Array) -> pa.Array:
-    """The properties with a last 0x02 in every row that is not empty."""
-    data, offsets = _bytes_and_offsets(raw)
-    if not len(data):
+def closed(raw: pa.Array) -> pa.Array:
+    """Property strings, binary or large_binary, with the last separator in every row that has any: some clients omit it."""
+    is_open = pc.and_not(pc.greater(pc.binary_length(raw), 0), pc.ends_with(raw, b"\x02"))
+    if not pc.any(is_open).as_py():
         return raw
-    is_open = (data[np.maximum(offsets[1:] - 1, 0)] != PROPERTY_SEPARATOR) & (offsets[1:] > offsets[:-1])
-    if not is_open.any():
-        return raw
-    closing = pa.array([b"", b"\x02"], pa.binary()).take(pa.array(is_open.astype(np.int8)))
-    return pc.binary_join_element_wise(raw, closing, b"")
+    return joined(raw, pc.if_else(is_open, b"\x02", b"")).cast(raw.type)
 
 
 def _bytes_and_offsets(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -510,11 +506,11 @@ class MapEntries:
         """The encoded entries of each row, large_string. Names and values must not hold the separators."""
         if not len(self):
             return pa.repeat(_END, len(self.offsets) - 1)
-        joined = pc.binary_join_element_wise(self.names, _piece("\x01"), self.values, _piece("\x02"), _END)
-        _, places = bytes_and_offsets(joined)
+        entries = joined(self.names, "\x01", self.values, "\x02")
+        _, places = bytes_and_offsets(entries)
         # Arrow lays the entries end to end, so a row is a longer stretch of the same bytes.
         bounds = pa.py_buffer(places[self.offsets])
-        return pa.LargeStringArray.from_buffers(len(self.offsets) - 1, bounds, joined.buffers()[2])
+        return pa.LargeStringArray.from_buffers(len(self.offsets) - 1, bounds, entries.buffers()[2])
 
 
 def leading_properties(region: str, trace_on: bool, cluster: str) -> dict[str, str]:
@@ -529,7 +525,7 @@ def encode_columns(
 
     Columns are large_string, a text that is in all, or None; a null row has no such property. The first is an array without nulls.
     """
-    parts: list[pa.Array | pa.Scalar] = []
+    parts: list[pa.Array | str] = []
     text = "".join(f"{name}\x01{value}\x02" for name, value in leading.items())
     for name, values in columns.items():
         if values is None:
@@ -539,19 +535,12 @@ def encode_columns(
             text += before + values + after
             continue
         if values.null_count:
-            if text:
-                parts.append(_piece(text))
-            parts.append(pc.binary_join_element_wise(_piece(before), values, _piece(after), _END))
+            parts += [text, pc.binary_join_element_wise(_piece(before), values, _piece(after), _END)]
             text = ""
         else:
-            parts += [_piece(text + before), values]
+            parts += [text + before, values]
             text = after
-    if text:
-        parts.append(_piece(text))
-    if maps is not None:
-        parts.append(maps)
-    absent = pc.JoinOptions(null_handling="replace", null_replacement="")
-    return pc.binary_join_element_wise(*parts, _END, options=absent).cast(pa.large_binary())
+    return joined(*parts, text) if maps is None else joined(*parts, text, maps)
 
 
 def with_crc_room(properties: pa.Array) -> pa.Array:
@@ -563,14 +552,7 @@ def with_crc_room(properties: pa.Array) -> pa.Array:
     strings = properties.cast(pa.large_binary())
     if pc.any(pc.match_substring(strings, CRC_NAME)).as_py():
         strings = pc.replace_substring_regex(strings, _OF_ANOTHER_RECORD, r"\1")
-    closed = pc.or_(pc.ends_with(strings, b"\x02"), pc.equal(pc.binary_length(strings), 0))
-    room = pa.scalar(CRC_ROOM.encode(), pa.large_binary())
-    ends = (
-        room
-        if pc.all(closed).as_py()
-        else pc.if_else(closed, room, pa.scalar(b"\x02" + room.as_py(), pa.large_binary()))
-    )
-    return pc.binary_join_element_wise(strings, ends, pa.scalar(b"", pa.large_binary()))
+    return joined(closed(strings), CRC_ROOM)
 
 
 def encoded_size(properties: Mapping[str, str]) -> int:

@@ -574,7 +574,7 @@ class IndexWriter:
         while start < len(keys.key_hashes):
             if self._path is None:
                 self._create()
-            room = self._store.item_count - self._header.index_count
+            room = min(self._store.item_count - self._header.index_count, _LINKED_TOGETHER)
             part = IndexKeys(*(column[start : start + room] for column in keys))
             if len(part.key_hashes):
                 self._append_part(part)

@@ -206,12 +206,12 @@ def entries_by_queue(
     """
     ends = np.cumsum(np.bincount(codes, minlength=len(queues)))
     order = sorted_by_code(codes, len(queues))
-    entries = entries_of(commitlog_offsets[order], sizes_bytes[order], tags_codes[order])
-    offsets, times = queue_offsets[order], store_times_ms[order]
     start = 0
     for (topic, queue_id), end in zip(queues, ends.tolist(), strict=True):
         if end > start:
-            yield QueueEntries(topic, queue_id, offsets[start:end], entries[start:end], times[start:end])
+            rows = order[start:end]
+            entries = entries_of(commitlog_offsets[rows], sizes_bytes[rows], tags_codes[rows])
+            yield QueueEntries(topic, queue_id, queue_offsets[rows], entries, store_times_ms[rows])
         start = end
 
 

@@ -32,8 +32,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import NameIllegalError, PutRefusedError
-from storage.format.arrays import as_texts, bytes_and_offsets, empty_as_null
-from storage.format.properties import decode_property_maps
+from storage.format.arrays import as_texts, bytes_and_offsets, empty_as_null, joined
+from storage.format.properties import closed, decode_property_maps
 from storage.format.record import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
@@ -70,7 +70,6 @@ FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
 _TOPIC = "[%|a-zA-Z0-9_.-]{0,254}[%|a-zA-Z0-9_-]"  # it becomes a directory; a last dot would allow . and ..
 _BELONGS_NOWHERE = f"{REAL_TOPIC} is no topic, or {REAL_QUEUE_ID} no queue id"
-_NO_END = b"[^\x02]$"
 
 HALF_DELAYED = Refusal(
     PutStatus.MESSAGE_ILLEGAL,
@@ -259,32 +258,16 @@ def integers(texts: pa.Array, otherwise: int, digits: int = 9) -> np.ndarray:
     return np.array(numbers.fill_null(otherwise), np.int64)
 
 
-def closed(encoded: pa.Array) -> pa.Array:
-    """Property strings with their last separator, which Java may omit."""
-    is_open = pc.match_substring_regex(encoded, _NO_END)
-    if not pc.any(is_open).as_py():
-        return encoded
-    closing = pc.if_else(is_open, pa.scalar(b"\x02", pa.large_binary()), pa.scalar(b"", pa.large_binary()))
-    return pc.binary_join_element_wise(encoded, closing, pa.scalar(b"", pa.large_binary()))
-
-
 def with_property(encoded: pa.Array, name: str, values: pa.Array | str) -> pa.Array:
     """Closed property strings with a property set, replacing the present one; a null or empty value sets nothing."""
-    pieces: pa.Array | pa.Scalar
-    if isinstance(values, str):
-        pieces = pa.scalar(f"{name}\x01{values}\x02".encode(), pa.large_binary())
-        is_set: pa.Array | None = None
-    else:
-        texts = values.cast(pa.large_string()).view(pa.large_binary()) if not _is_binary(values) else values
-        is_set = pc.fill_null(pc.greater(pc.binary_length(texts), 0), False)
-        head, tail = (pa.scalar(text, pa.large_binary()) for text in (f"{name}\x01".encode(), b"\x02"))
-        pieces = pc.binary_join_element_wise(head, texts.fill_null(b""), tail, pa.scalar(b"", pa.large_binary()))
-        if not pc.all(is_set).as_py():
-            pieces = pc.if_else(is_set, pieces, pa.scalar(b"", pa.large_binary()))
     kept = _without(encoded, name)
-    if is_set is not None and not pc.all(is_set).as_py():
-        kept = pc.if_else(is_set, kept, encoded)
-    return pc.binary_join_element_wise(kept, pieces, pa.scalar(b"", pa.large_binary()))
+    if isinstance(values, str):
+        return joined(kept, f"{name}\x01{values}\x02")
+    pieces = joined(f"{name}\x01", values, "\x02")
+    is_set = pc.fill_null(pc.greater(pc.binary_length(values), 0), False)
+    if not pc.all(is_set).as_py():
+        kept, pieces = pc.if_else(is_set, kept, encoded), pc.if_else(is_set, pieces, b"")
+    return joined(kept, pieces)
 
 
 def _without(encoded: pa.Array, name: str) -> pa.Array:
@@ -292,10 +275,6 @@ def _without(encoded: pa.Array, name: str) -> pa.Array:
         return encoded
     pattern = f"(^|\x02)(?:{re.escape(name)}\x01[^\x02]*\x02)+"
     return pc.replace_substring_regex(encoded, pattern=pattern, replacement="\\1")
-
-
-def _is_binary(values: pa.Array) -> bool:
-    return pa.types.is_large_binary(values.type)
 
 
 def _moved(messages: InnerMessages, topic: str) -> InnerMessages:

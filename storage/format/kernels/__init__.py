@@ -2,5 +2,5 @@
 
 Begin with `decode.py`: what there is. `storage/compiler.py` says when it is used, and imports it; nothing
 else does, as these modules import Numba. Compiled is what a measurement of whole operations has paid for: reading, and of writing the
-join of records and hashes of texts. Laying out property strings and entering records into log, queues and index are not.
+joins of records and of texts, and hashes of texts. Entering records into log, queues and index is not.
 """

@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 
 from storage.format.arrays import CRC_MASK
-from storage.format.kernels.encode import Parts, hash_texts, join_records
+from storage.format.kernels.encode import Parts, hash_texts, join_records, lay
 from storage.format.kernels.ground import (
     BYTES,
     INT_ROWS,
@@ -77,6 +77,7 @@ __all__ = [
     "fields",
     "hash_texts",
     "join_records",
+    "lay",
     "lay_out",
     "message_ids",
     "new_sequence",

@@ -8,12 +8,14 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import storage.format.arrays
 from storage.format import record_block
-from storage.format.arrays import sealed, string_hash, string_hashes
+from storage.format.arrays import Stretches, joined, sealed, string_hash, string_hashes
 from storage.format.record import HOST_FLAGS
 from storage.format.record_block import (
     CompiledJoin,
@@ -59,15 +61,19 @@ def test_the_kernel_joins_what_the_exact_path_joins(case: tuple[OutgoingMessages
     with kernels(ON):
         join = CompiledJoin.of(parts)
         assert join is not None
-        made = join.rows(0, len(sizes), int(sizes.sum()))
-        assert made is None if not len(sizes) else made is not None and made.tobytes() == exact
+        made = filled(join, 0, len(sizes), int(sizes.sum()))
+        assert made is None if not len(sizes) else made == exact
         for row, end in enumerate(np.cumsum(sizes).tolist()):
-            one = join.rows(row, row + 1, int(sizes[row]))
-            assert one is not None
-            assert one.tobytes() == exact[end - int(sizes[row]) : end]
+            assert filled(join, row, row + 1, int(sizes[row])) == exact[end - int(sizes[row]) : end]
 
 
-BOUNDS = ("body_begins", "body_ends", "name_begins", "name_ends", "property_begins", "property_ends")
+def filled(join: CompiledJoin, first: int, last: int, size_bytes: int) -> bytes | None:
+    """Records [first, last), if they take so many bytes."""
+    out = np.empty(size_bytes, np.uint8)
+    return out.tobytes() if join.fills(out, first, last, sums=True) else None
+
+
+BOUNDS = [(part, bound) for part in ("bodies", "names", "properties") for bound in ("begins", "ends")]
 
 
 @given(outgoing().filter(lambda case: len(case[0].queue_codes) > 1), st.data())
@@ -80,18 +86,23 @@ def test_parts_that_do_not_lie_in_their_data_are_not_joined(
         join = CompiledJoin.of(parts)
         assert join is not None
         count = len(parts.header)
-        assert join.rows(0, count, size - 1) is None
-        assert join.rows(0, count, size + 1) is None
-        assert join.rows(-1, count, size) is None
-        assert join.rows(0, count + 1, size) is None
-        given_parts: Any = join.parts
-        name = data.draw(st.sampled_from(BOUNDS))
-        wrong = getattr(given_parts, name).copy()
+        assert filled(join, 0, count, size - 1) is None
+        assert filled(join, 0, count, size + 1) is None
+        assert filled(join, -1, count, size) is None
+        assert filled(join, 0, count + 1, size) is None
+
+        def others(part: str, bound: str, numbers: np.ndarray) -> CompiledJoin:
+            parts: Any = join.parts
+            changed = getattr(parts, part)._replace(**{bound: sealed(numbers)})
+            return join._replace(parts=parts._replace(**{part: changed}))
+
+        part, bound = data.draw(st.sampled_from(BOUNDS))
+        wrong = getattr(getattr(join.parts, part), bound).copy()
         wrong[data.draw(st.integers(0, len(wrong) - 1))] = data.draw(st.sampled_from([-1, -(2**40), 2**40]))
-        assert join._replace(parts=given_parts._replace(**{name: sealed(wrong)})).rows(0, count, size) is None
-        for name in BOUNDS:
-            short = sealed(getattr(given_parts, name)[:-1])
-            assert join._replace(parts=given_parts._replace(**{name: short})).rows(0, count, size) is None
+        assert filled(others(part, bound, wrong), 0, count, size) is None
+        for part, bound in BOUNDS:
+            short = getattr(getattr(join.parts, part), bound)[:-1]
+            assert filled(others(part, bound, short), 0, count, size) is None
 
 
 @given(outgoing(), st.data())
@@ -131,3 +142,66 @@ def test_texts_that_do_not_lie_in_their_data_are_not_hashed(compiled: ModuleType
     data = np.frombuffer(b"abcd", np.uint8)
     assert compiled.hash_texts(np.empty(2, np.int32), sealed(data), sealed(np.array([0, 2, 4], np.int64)))
     assert not compiled.hash_texts(np.empty(2, np.int32), sealed(data), sealed(np.array(offsets, np.int64)))
+
+
+BINARY = (pa.binary(), pa.large_binary())
+COLUMNS = st.sampled_from(["", "one text \u00fc", *(pa.string(), pa.large_string()), *BINARY])
+
+
+@given(st.data())
+def test_texts_joined_row_by_row_are_the_same(data: st.DataObject) -> None:
+    count, pieces, expected = data.draw(st.integers(0, 9)), [], []
+    for kind in [pa.large_string(), *data.draw(st.lists(COLUMNS, max_size=4))]:
+        piece = kind
+        if not isinstance(kind, str):
+            values = st.binary(max_size=20) if kind in BINARY else TEXTS
+            piece = data.draw(arrays(values, (kind,), count=count, nulls=True))
+        pieces.append(piece)
+        expected.append([piece] * count if isinstance(piece, str) else piece.to_pylist())
+    order = data.draw(st.permutations(range(len(pieces))))
+
+    def join() -> list[bytes]:
+        found = joined(*(pieces[number] for number in order))
+        assert found.type == pa.large_binary()
+        return found.to_pylist()
+
+    with mock.patch.object(storage.format.arrays, "FEW_ROWS", 0):
+        exact, fast = both(join)
+    texts = [[text.encode() if isinstance(text, str) else text or b"" for text in expected[number]] for number in order]
+    assert fast == exact == [b"".join(row) for row in zip(*texts, strict=True)]
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_the_kernel_lays_texts_itself(single: bool) -> None:
+    """Else the comparison above could hold because no kernel ever ran."""
+    numbers = pa.array([str(number) for number in range(1_000)])
+    with kernels(ON), mock.patch.object(pc, "binary_join_element_wise", side_effect=AssertionError):
+        found = joined("<", numbers, ">") if single else joined(numbers, numbers)
+    assert found.to_pylist() == [
+        f"<{number}>".encode() if single else f"{number}{number}".encode() for number in range(1_000)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("places", "begins", "ends"),
+    [
+        ([0, 9], [0, 2], [2, 4]),
+        ([0, -1], [0, 2], [2, 4]),
+        ([0, 2], [0, 3], [2, 2]),
+        ([0, 2], [0, 2], [2, 5]),
+        ([0, 2], [0, -1], [2, 1]),
+        ([0, 2], [0, 2], [2]),
+        ([0, 2], [], []),
+    ],
+)
+def test_texts_without_room_or_data_are_not_laid(
+    compiled: ModuleType, places: list[int], begins: list[int], ends: list[int]
+) -> None:
+    data = np.frombuffer(b"abcd", np.uint8)
+
+    def lay(places: list[int], begins: list[int], ends: list[int]) -> bool:
+        stretches = Stretches(data, np.array(begins, np.int64), np.array(ends, np.int64)).sealed()
+        return bool(compiled.lay(np.empty(10, np.uint8), np.array(places, np.int64), stretches))
+
+    assert lay([0, 8], [0, 2], [2, 4])
+    assert not lay(places, begins, ends)

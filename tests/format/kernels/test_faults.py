@@ -6,6 +6,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 from unittest import mock
@@ -35,6 +36,7 @@ RECORDS, HASHES = (
     test_encode.test_the_kernel_joins_what_the_exact_path_joins,
     test_encode.test_hashes_of_texts_are_the_same,
 )
+LAID = partial(test_encode.test_the_kernel_lays_texts_itself, single=True)
 LEFT = test_encode.test_parts_that_do_not_lie_in_their_data_are_not_joined
 
 
@@ -42,6 +44,8 @@ FAULTS = (
     Fault("join_records", " & CRC_MASK", "", RECORDS),
     Fault("join_records", "properties_size >> 8", "0", RECORDS),
     Fault("join_records", "bool(at == len(out))", "True", LEFT),
+    Fault("lay", "places[row] = at + size", "pass", LAID),
+    Fault("lay", "np.int64(0) if is_single else row", "row", LAID),
     Fault("hash_texts", "bool(seen < 0x80)", "True", HASHES),
     Fault("lay_out", "joins, first = False,", "first =", WINDOWS),
     Fault("lay_out", "end - (reach if joins else begin)", "end - reach", WINDOWS),
