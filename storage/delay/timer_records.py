@@ -34,7 +34,13 @@ from storage.errors import NameIllegalError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.arrays import joined
 from storage.format.delay import TimerCheckpoint, encode_timer_checkpoint
-from storage.format.properties import PROPERTIES_LIMIT_BYTES, closed, decode_property_maps, with_crc_room
+from storage.format.properties import (
+    PROPERTIES_LIMIT_BYTES,
+    closed,
+    decode_property_maps,
+    encoded_property,
+    with_crc_room,
+)
 from storage.format.record import BLANK_SIZE, MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog, LogFile
@@ -280,8 +286,7 @@ def _with_properties(properties: pa.Array, added: Mapping[str, pa.Array]) -> pa.
     """Property strings with these properties set, replacing present ones; a row with null is unchanged."""
     for name, values in added.items():
         properties = _without(properties, name, values.is_valid())
-    ends = [pc.binary_join_element_wise(f"{name}\x01", values, "\x02", "") for name, values in added.items()]
-    return joined(closed(properties), *ends)
+    return joined(closed(properties), *(encoded_property(name, values) for name, values in added.items()))
 
 
 def _without(properties: pa.Array, name: str, rows: pa.Array) -> pa.Array:

@@ -530,17 +530,20 @@ def encode_columns(
     for name, values in columns.items():
         if values is None:
             continue
-        before, after = f"{name}\x01", "\x02"
         if isinstance(values, str):
-            text += before + values + after
-            continue
-        if values.null_count:
-            parts += [text, pc.binary_join_element_wise(_piece(before), values, _piece(after), _END)]
+            text += f"{name}\x01{values}\x02"
+        elif values.null_count:
+            parts += [text, encoded_property(name, values)]
             text = ""
         else:
-            parts += [text + before, values]
-            text = after
+            parts += [f"{text}{name}\x01", values]
+            text = "\x02"
     return joined(*parts, text) if maps is None else joined(*parts, text, maps)
+
+
+def encoded_property(name: str, values: pa.Array) -> pa.Array:
+    """A property of n messages as it stands in their strings, large_string; null where the value is."""
+    return pc.binary_join_element_wise(_piece(f"{name}\x01"), as_texts(values), _piece("\x02"), _END)
 
 
 def with_crc_room(properties: pa.Array) -> pa.Array:

@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 
 from storage.errors import NameIllegalError, PutRefusedError
 from storage.format.arrays import as_texts, bytes_and_offsets, empty_as_null, joined
-from storage.format.properties import closed, decode_property_maps
+from storage.format.properties import closed, decode_property_maps, encoded_property
 from storage.format.record import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
@@ -263,11 +263,8 @@ def with_property(encoded: pa.Array, name: str, values: pa.Array | str) -> pa.Ar
     kept = _without(encoded, name)
     if isinstance(values, str):
         return joined(kept, f"{name}\x01{values}\x02")
-    pieces = joined(f"{name}\x01", values, "\x02")
-    is_set = pc.fill_null(pc.greater(pc.binary_length(values), 0), False)
-    if not pc.all(is_set).as_py():
-        kept, pieces = pc.if_else(is_set, kept, encoded), pc.if_else(is_set, pieces, b"")
-    return joined(kept, pieces)
+    pieces = encoded_property(name, empty_as_null(as_texts(values)))
+    return joined(pc.if_else(pieces.is_valid(), kept, encoded) if pieces.null_count else kept, pieces)
 
 
 def _without(encoded: pa.Array, name: str) -> pa.Array:
