@@ -301,7 +301,7 @@ def queue_entries_of_runs(runs: Sequence[AppendedRun]) -> Iterator[QueueEntries]
     codes_by_name: dict[QueueName, int] = {}
     codes = []
     for run in runs:
-        known = np.array([codes_by_name.setdefault(name, len(codes_by_name)) for name in run.columns.queues], np.int64)
+        known = np.array([codes_by_name.setdefault(name, len(codes_by_name)) for name in run.columns.queues], np.int32)
         codes.append(known[run.columns.queue_codes])
     yield from entries_by_queue(
         list(codes_by_name),
@@ -310,7 +310,7 @@ def queue_entries_of_runs(runs: Sequence[AppendedRun]) -> Iterator[QueueEntries]
         np.concatenate([run.columns.sizes_bytes for run in runs]),
         np.concatenate([resolved_tags_codes(run.columns.tags_codes, run.store_time_ms) for run in runs]),
         np.concatenate([run.placement.queue_offsets for run in runs]),
-        np.concatenate([np.full(run.columns.row_count, run.store_time_ms, np.int64) for run in runs]),
+        np.repeat(_store_times_ms(runs), [run.columns.row_count for run in runs]),
     )
 
 
@@ -329,9 +329,13 @@ def index_keys_of_runs(runs: Sequence[AppendedRun]) -> IndexKeys:
         offsets, counts = run.placement.commitlog_offsets, run.columns.key_counts
         return IndexKeys(hashes, np.repeat(offsets, counts), np.full(len(hashes), run.store_time_ms, np.int64))
     places = [np.repeat(run.placement.commitlog_offsets, run.columns.key_counts) for run in runs]
-    times = [np.full(len(run.columns.key_hashes), run.store_time_ms, np.int64) for run in runs]
     hashes = np.concatenate([run.columns.key_hashes for run in runs])
-    return IndexKeys(hashes, np.concatenate(places), np.concatenate(times))
+    times = np.repeat(_store_times_ms(runs), [len(run.columns.key_hashes) for run in runs])
+    return IndexKeys(hashes, np.concatenate(places), times)
+
+
+def _store_times_ms(runs: Sequence[AppendedRun]) -> np.ndarray:
+    return np.array([run.store_time_ms for run in runs], np.int64)
 
 
 class _QueueState(NamedTuple):
