@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from storage.format.arrays import (
     CONTROL_CHARACTERS,
     SEPARATORS,
+    Stretches,
     as_texts,
     empty_as_null,
+    joined,
     malformed_rows,
     rows_with,
     sizes_of,
@@ -116,3 +118,12 @@ def test_bytes_under_a_null_do_not_count() -> None:
     hidden = pa.Array.from_buffers(pa.string(), 2, [pa.py_buffer(b"\x02"), *strings.buffers()[1:]])
     assert hidden.to_pylist() == [None, "x"]
     assert rows_with(as_texts(hidden), SEPARATORS).tolist() == []
+
+
+def test_a_null_adds_nothing_to_a_joined_row_whatever_lies_under_it() -> None:
+    strings = pa.array([b"ab", b"c"])
+    hidden = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\x02"), *strings.buffers()[1:]])
+    data, begins, ends = Stretches.of(hidden)
+    found = [data[begin:end].tobytes() for begin, end in zip(begins, ends, strict=True)]
+    assert found == [b"", b"c"]
+    assert joined("<", hidden, ">").to_pylist() == [b"<>", b"<c>"]

@@ -94,6 +94,8 @@ _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
 _ONE = _Room("storage.transaction.outcomes", "tests/broker/test_end_transaction.py")
 _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transaction.py")
+_ARRAYS = _Room("storage.format.arrays", "tests/format/test_arrays.py")
+_STRINGS = _Room("storage.format.properties", "tests/format/test_property_crc.py")
 _KEYS = _Room("storage.format.keys", "tests/format/test_keys.py")
 _INDEX = _Room("storage.index.store", "tests/storage/index/test_index_writer.py")
 _RECORDS = _Room("storage.format.record_block", "tests/format/test_record_parts.py")
@@ -206,11 +208,23 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "divmod(first_rank, len(digits))",
             "test_ranks_go_on_beyond_16_bits",
         ),
+        "what lies under a null gets into a joined row": _ARRAYS.line(
+            "Stretches.of",
+            "np.where(is_valid(texts), offsets[1:], offsets[:-1])",
+            "offsets[1:]",
+            "test_a_null_adds_nothing_to_a_joined_row_whatever_lies_under_it",
+        ),
+        "a record's last property that is open takes in the sum": _STRINGS.line(
+            "closed",
+            "if not pc.any(is_open).as_py():",
+            "if True:",
+            "test_another_records_sum_goes_and_room_comes",
+        ),
         "index items that are linked together do not know those before": _INDEX.line(
             "link_items",
             "first_number + start, slots",
             "first_number, slots",
-            "test_many_keys_entered_at_once_are_linked_as_a_broker_links_them_one_by_one",
+            "test_keys_without_slots_are_found_again_behind_a_brokers_keys",
         ),
         "a commit has the sum of whatever its body is": _RECORDS.line(
             "write_commits",
