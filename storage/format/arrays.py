@@ -209,10 +209,10 @@ _NULL_IS_NOTHING = pc.JoinOptions(null_handling="replace", null_replacement="")
 def joined(*pieces: pa.Array | str) -> pa.Array:
     """The pieces one after the other, row by row, large_binary. A `str` is the same in every row, null adds nothing.
 
-    At least one is a column, of texts or binary.
+    At least one is a column, of texts or binary. Raises pa.ArrowInvalid for columns of several lengths.
     """
-    count = next(len(piece) for piece in pieces if isinstance(piece, pa.Array))
-    if not is_few(count) and (kernels := COMPILED.for_rows()) is not None:
+    count, *others = {len(piece) for piece in pieces if isinstance(piece, pa.Array)}
+    if not others and not is_few(count) and (kernels := COMPILED.for_rows()) is not None:
         stretches = [Stretches.of(piece).sealed() for piece in pieces]
         offsets = np.zeros(count + 1, np.int64)
         for each in stretches:

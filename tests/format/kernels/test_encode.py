@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
@@ -180,6 +180,12 @@ def test_the_kernel_lays_texts_itself(single: bool) -> None:
     assert found.to_pylist() == [
         f"<{number}>".encode() if single else f"{number}{number}".encode() for number in range(1_000)
     ]
+
+
+@pytest.mark.parametrize("mode", ["off", ON])
+def test_columns_of_two_lengths_are_not_joined(mode: Literal["off", "on", "check"]) -> None:
+    with kernels(mode), pytest.raises(pa.ArrowInvalid):
+        joined(pa.array(["a"] * 1_000), pa.array(["b"]))
 
 
 @pytest.mark.parametrize(
