@@ -41,7 +41,11 @@ class JudgeProcess(WarmProcess):
     ) -> subprocess.CompletedProcess[str]:
         """What pytest says with these arguments; return code -1 where it takes too long."""
         order = {"arguments": [_PLAIN, *arguments], "environment": environment, "told": str(self._told)}
-        was_killed = self.fork(order, kill_after_seconds=patience_s)
+        try:
+            was_killed = self.fork(order, kill_after_seconds=patience_s)
+        except AssertionError as error:  # the fork has written why to its own file, not to the log
+            error.add_note(f"{order}:\n{self._told.read_text('utf-8', 'replace')}")
+            raise
         text, _, code = self._told.read_text("utf-8", "replace").rpartition("\n")
         return subprocess.CompletedProcess(list(arguments), -1 if was_killed else int(code), text)
 
