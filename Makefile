@@ -20,6 +20,7 @@ setup: ## virtual environment, locked packages, Java; PYTHON=... chooses the int
 demo: setup ## read and stream a store that an Apache RocketMQ broker wrote, and write one
 	@$(VENV)/bin/spark-mq demo
 
+test: JOBS = 4  # its tests wait more than those of test-rest: 341 s on two cores, 393 with three
 test: setup ## some of every kind of test, five minutes; what needs a JDK and Maven is skipped with the reason where they are absent
 	@$(PYTEST) -m "not slow and not long" $(ARGS)
 
