@@ -41,6 +41,7 @@ class JudgeProcess(WarmProcess):
     ) -> subprocess.CompletedProcess[str]:
         """What pytest says with these arguments; return code -1 where it takes too long."""
         order = {"arguments": [_PLAIN, *arguments], "environment": environment, "told": str(self._told)}
+        self._told.write_text("")  # what an earlier fork wrote is not this one's
         try:
             was_killed = self.fork(order, kill_after_seconds=patience_s)
         except AssertionError as error:  # the fork has written why to its own file, not to the log
