@@ -29,6 +29,7 @@ from tests.broker.put_stores import open_case_store
 from tests.broker.put_ways import ROW_CASES
 from tests.broker.remoting_client import frame_of
 from tests.support.broker_handlers import Send
+from tests.support.shares import one_in
 
 CLIENT = ClientConnection(bytes((127, 0, 0, 1)) + (4711).to_bytes(4, "big"), "127.0.0.1:4711")
 CLIENT_V6 = ClientConnection(b"\xfd" + bytes(15) + (4711).to_bytes(4, "big"), "[fd00::]:4711")
@@ -198,7 +199,7 @@ def test_plain_sends_are_a_run(brokers: tuple[Broker, Broker], client: ClientCon
     assert counted == {name: each.times for name, each in alone.parts.traffic.puts.topic_put_latency.items()}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", one_in(8, NAMES, always=["DELAY", "TIMER_DELIVER_MS"]))
 def test_any_property_has_the_effect_that_it_has_alone(brokers: tuple[Broker, Broker], name: str) -> None:
     """Of the first, of the last, of one in the middle, of all; with values by which a broker decides."""
     for value in ("true", "0", "3", str(PAST_MS), "x"):

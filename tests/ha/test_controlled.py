@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from tests.ha.controlled_faults import CONTROLLED_FAULTS, CONTROLLERS_DIALECT
 from tests.ha.faults import noticed
 from tests.ha.lives import CONTROLLED, live, lived, table
+from tests.support.shares import one_in
 
 HAPPENED = ("masters", "slaves", "put: PUT_OK", "put: FLUSH_SLAVE_TIMEOUT", "batches", "kills", "power losses", "stops")
 CONTROLLER = ("controller killed", "controller frozen", "partitions", "isolations", "blackouts", "offsets", "epochs")
@@ -54,10 +53,9 @@ def test_no_life_of_many_breaks_an_invariant() -> None:
     assert table(found)[0].startswith("24 seeds")
 
 
-def _long(names: Sequence[str]) -> list[object]:
-    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in names]
+OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in CONTROLLED_FAULTS if name not in QUICK]
 
 
-@pytest.mark.parametrize("name", _long(list(CONTROLLED_FAULTS)))
+@pytest.mark.parametrize("name", [*one_in(3, QUICK), *OTHERS])
 def test_a_planted_fault_is_noticed(name: str) -> None:
     assert noticed(name, CONTROLLERS_DIALECT) is not None

@@ -17,17 +17,18 @@ from spark_mq.broker_server.settings import read_configuration
 from spark_mq.client.message import Message as SentMessage
 from spark_mq.client.settings import ClientSettings, ProducerSettings
 from spark_mq.client.transaction_producer import TransactionListener, TransactionProducer, TransactionState
+from spark_mq.testing.servers import on_own_loop
 from storage import MessageStore, open_store
 from storage.convert import convert
 from storage.epoch_times import current_time_ms
 from storage.format.dledger import ENTRY_HEAD_SIZE, decode_entry_head
 from storage.format.record import Message, decode_record, host_text
+from storage.rules.half_messages import HALF_TOPIC
 from tests.support.controlled_brokers import TOPIC, SendingOn, await_copied, sending_on
 from tests.support.dledger_brokers import LOG_FILE_BYTES, DLedgerBrokers, dledger_brokers, going_on_amid_its_close
 from tests.support.java_broker import Oracle, OracleError, wait_until
 from tests.support.kill_hunts import KINDS, OURS, KillsInTurn, Place, Verdict, judged
 from tests.support.offsets_given import Given, jumps, unserved_by
-from tests.support.own_servers import on_own_loop
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -351,7 +352,11 @@ KINDS_OF_WAITING = ("delayed", "timed", "half")
 def test_what_waits_at_a_leader_is_delivered_once_by_the_next_one(
     oracle: Oracle, tmp_path: Path, kind: str, first: str
 ) -> None:
-    """Delayed messages, messages for a time, and half messages: the leader is killed before it may deliver any of them."""
+    """Delayed messages, messages for a time, and half messages: the leader is killed before it may deliver any of them.
+
+    Apache's leader puts a half message back again whose copy the group has not acknowledged within 2.5 s; each copy is asked for, and
+    each commit delivers (TransactionalMessageServiceImpl.check).
+    """
     listener = ToldLater()
     settings: dict[str, str | int] = {
         "preferredLeaderId": first,
@@ -373,15 +378,20 @@ def test_what_waits_at_a_leader_is_delivered_once_by_the_next_one(
             brokers.kill(first)
             assert not delivered(brokers, brokers.await_leader())
             listener.is_known = True
-            wanted = {f"{each}{number}": 1 for each in KINDS_OF_WAITING for number in range(5)}
+            wanted: dict[str | None, int] = {f"{each}{number}": 1 for each in KINDS_OF_WAITING for number in range(5)}
             wait_until(
                 lambda: delivered(brokers, brokers.await_leader()).keys() == wanted.keys(), "all are delivered", 240
             )
             time.sleep(10)  # it may come a second time
-        assert delivered(brokers, brokers.await_leader()) == wanted
+        leader = brokers.await_leader()
+        found = delivered(brokers, leader)
+        if not brokers.is_ours(leader):
+            halves = delivered(brokers, leader, HALF_TOPIC)
+            wanted |= {each: count for each, count in found.items() if 1 < count <= halves[each]}
+        assert found == wanted
         assert Counter(each.key for each in served(oracle, brokers, tmp_path / "found.jsonl", WAITING)) == wanted
 
 
-def delivered(brokers: DLedgerBrokers, member: str) -> Counter[str | None]:
-    """How often the member's log has each message in its own topic."""
-    return Counter(each.key for each in log_of(brokers, member) if each.topic == WAITING)
+def delivered(brokers: DLedgerBrokers, member: str, topic: str = WAITING) -> Counter[str | None]:
+    """How often the member's log has each message in its own topic, or in another one."""
+    return Counter(each.key for each in log_of(brokers, member) if each.topic == topic)

@@ -67,11 +67,13 @@ def test_tests_share_a_cluster_and_each_has_a_topic(tmp_path: Path) -> None:
     assert "2 passed" in run_pytest(tmp_path, test_shared=SHARED.replace("SAME", "True"))
 
 
+@pytest.mark.slow
 def test_a_setting_gives_each_test_a_cluster(tmp_path: Path) -> None:
     scope = "rocketmq_cluster_scope = function\n"
     assert "2 passed" in run_pytest(tmp_path, configuration=scope, test_own=SHARED.replace("SAME", "False"))
 
 
+@pytest.mark.slow
 def test_a_conftest_says_what_the_cluster_is(tmp_path: Path) -> None:
     options = """
 import pytest
