@@ -142,6 +142,7 @@ def test_store_and_clients_are_used_without_spark(tmp_path: Path) -> None:
     assert done.stdout == "TopicA\n"
 
 
+@pytest.mark.slow
 def test_commands_work_without_spark(pristine_store: Callable[[str], Fixture], tmp_path: Path) -> None:
     path = str(pristine_store("clean").root)
     assert command("--version").stdout.startswith("spark-mq ")

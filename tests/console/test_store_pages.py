@@ -30,6 +30,7 @@ from tests.console.small_store import DEAD, ORDERS, OpenConsole
 from tests.console.structure import Structure
 from tests.support.clock import Clock
 from tests.support.fixture_stores import Fixture
+from tests.support.shares import one_in
 from tests.support.store_builder import StoreBuilder
 from tests.support.store_copies import picture
 
@@ -87,7 +88,7 @@ def test_every_link_of_a_page_leads_somewhere(address: str, root: Path, open_con
             assert client.get(found).status_code in (200, 303), found
 
 
-@pytest.mark.parametrize("name", ["clean", "timer", "crashed", "expired", "ext", "v4.9.7"])
+@pytest.mark.parametrize("name", one_in(3, ["clean", "timer", "crashed", "expired", "ext", "v4.9.7"]))
 def test_stores_of_apaches_broker_are_shown(
     name: str, pristine_store: Callable[[str], Fixture], open_console: OpenConsole
 ) -> None:
