@@ -2,9 +2,7 @@
 VENV = .venv
 EXTRAS = spark delta connect fast s3 rocksdb archive acl metrics console notebook  # of pyproject.toml, those that tests use
 JOBS = 3  # test processes, more than cores because some wait; each may start a JVM of its own
-# Spark gives a Python process 10 seconds to start, which no setting changes; three test processes on two cores may take them all.
-RERUN = --reruns 1 --only-rerun "Python worker failed to connect back"
-PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(RERUN)
+PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of processes that tests start compiles this project again
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py pytest_spark_mq.py setup.py scripts examples
 
@@ -20,7 +18,7 @@ setup: ## virtual environment, locked packages, Java; PYTHON=... chooses the int
 demo: setup ## read and stream a store that an Apache RocketMQ broker wrote, and write one
 	@$(VENV)/bin/spark-mq demo
 
-test: JOBS = 4  # its tests wait more than those of test-rest: 341 s on two cores, 393 with three
+test: JOBS = 4  # its tests wait more than those of test-rest: 250 s on two cores
 test: setup ## some of every kind of test, five minutes; what needs a JDK and Maven is skipped with the reason where they are absent
 	@$(PYTEST) -m "not slow and not long" $(ARGS)
 

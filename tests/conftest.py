@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.support.fixture_stores"]
 SPARK_TESTS = "tests/spark/"
+STARTED_SLOWLY = "Python worker failed to connect back"
+"""Spark gives a Python process 10 seconds to start, which no setting changes; several test processes on two cores may take them all."""
 
 # A slow machine is no failure.
 hypothesis.settings.register_profile("untimed", deadline=None, print_blob=True)
@@ -45,8 +47,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that no process is left alone with one of them in the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that no process is left alone with one of them in the end.
+
+    A test of Spark is run again where Spark has given up a Python process. If all tests might run again, each would cost 40 ms:
+    pytest-rerunfailures asks the process of xdist about every such test.
+    """
+    if config.pluginmanager.hasplugin("rerunfailures"):
+        for item in items:
+            if item.get_closest_marker("spark") or "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=STARTED_SLOWLY))
     slow = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "spark")))}
     items.sort(key=lambda item: item.path not in slow)
 
